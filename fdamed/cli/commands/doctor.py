@@ -22,7 +22,7 @@ import pandas as pd
 from rich.table import Table
 from rich.text import Text
 
-from fdamed.cli.commands.split import asked, constant_heads
+from fdamed.cli.commands.split import constant_heads
 from fdamed.cli.commands.split import counted as counts_in
 from fdamed.cli.options import print_json, read_config
 from fdamed.config.datasets import Benchmark
@@ -227,7 +227,7 @@ def _check_clients(config: Config, index: pd.DataFrame, report: Report) -> None:
     except FdamedError as error:
         report.add("fail", "hospitals", f"{error.what} ({error.where}). {error.fix}")
         return
-    report.asked = asked(split)
+    report.asked = split.asked
     counts = {client: counts_in(frame) for client, frame in cohort.manifests.items()}
     report.clients = _shown(counts, smallest)
     for note in cohort.notes[1:]:

@@ -53,7 +53,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 def prepare(site: Site) -> None:
     """Ingest, split and cache this hospital's own data, unless this was done with the same settings."""
-    from fdamed.cli.commands import ingest, split
+    from fdamed.cli.commands import ingest, leakage, split
     from fdamed.data.cache import build
     from fdamed.pipeline.paths import clinical, rows_in
 
@@ -69,6 +69,7 @@ def prepare(site: Site) -> None:
     split.write(config, own_split(config, client), places)
     rows = rows_in(places.client(client) / "manifest.parquet", "split")
     build(rows, places.client(client), data, config.image, cores(), f"cache {client}")
+    leakage.write(config, own_split(config, client), places)
     write_json(mark, {"settings": settings})
 
 

@@ -46,7 +46,7 @@ def write(config: Config, split: Split, places: Places) -> None:
         "by": split.by,
         "rule": split.rule,
         "seed": split.seed,
-        "asked": asked(split),
+        "asked": split.asked,
         "clients": clients,
         "leakage": dataclasses.asdict(leakage),
         "patients_by_hospitals_they_fit": cohort.shared,
@@ -84,11 +84,6 @@ def constant_heads(config: Config, manifests: Mapping[str, pd.DataFrame]) -> dic
                 f"{head}, or none is known. Remove it from runs.*.auxiliary, or keep other images, too (split.where)"
             )
     return out
-
-
-def asked(split: Split) -> dict[str, Any]:
-    """The sizes as the configuration has them; what was obtained stands beside each client."""
-    return {key: getattr(split, key) for key in ("per_class", "labeled", "val", "test", "held_out")}
 
 
 def describe(frame: pd.DataFrame) -> dict[str, Any]:
