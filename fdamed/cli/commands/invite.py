@@ -41,7 +41,7 @@ WORDS = {
 
 def run(arguments: argparse.Namespace) -> None:
     config, network = network_study(arguments.study)
-    kits: Path = arguments.kits or Path(network.kits)
+    kits = (arguments.kits or Path(network.kits)).resolve()
     if (kits / "server").exists():
         fix = "Keep them, or remove the folder: all hospitals then need new invitations."
         raise FdamedError("there are kits already", str(kits), fix)

@@ -57,7 +57,7 @@ def run(arguments: argparse.Namespace) -> None:
         for seed in config.seeds:
             if not (places.init(seed) / "theta.safetensors").exists():
                 init.write(config, seed, places.init(seed))
-        lead(config, arguments.kits or Path(network.kits), wanted, report=wanted == whole)
+        lead(config, (arguments.kits or Path(network.kits)).resolve(), wanted, report=wanted == whole)
     if wanted == whole:
         report.write(config)
     for key in wanted:
