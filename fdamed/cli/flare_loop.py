@@ -26,7 +26,6 @@ from fdamed.federation.transport.base import Wire, reply_body
 from fdamed.federation.transport.flare.forwarder import TASK
 from fdamed.federation.transport.flare.wire import Messages, content, shareable
 from fdamed.pipeline import batching
-from fdamed.pipeline.hospitals.collection import collect
 from fdamed.pipeline.hospitals.facts import check_clocks, write_told
 from fdamed.pipeline.selection import StudyRun, all_runs
 
@@ -65,6 +64,8 @@ class Loop(Controller):  # type: ignore[misc]
             runs = [StudyRun.federated(config, *batching.key(run)) for run in self._runs]
             batching.train_all(runs, lambda one: _train(one, wire))
             if self._report:  # an analysis is of all models
+                from fdamed.pipeline.hospitals.collection import collect  # pandas, which training does not need
+
                 collect(config, Messages(fl_ctx, seconds * len(list(all_runs(config))), abort_signal))
         except FdamedError as error:
             failed = error.lines()

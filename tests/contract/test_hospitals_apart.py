@@ -113,10 +113,12 @@ def apart(
     return lead, hospitals
 
 
-def greeted(lead: Config, wire: Wire) -> None:
+def greeted(lead: Config, wire: Wire) -> dict[str, dict[str, Any]]:
     request = pack({"study": study_digest(lead), "question": "hello"}, b"")
     replies = wire.exchange(dict.fromkeys(HOSPITALS, request))
-    write_told(lead, {name: unpack(reply)[0] for name, reply in replies.items()})
+    told = {name: unpack(reply)[0] for name, reply in replies.items()}
+    write_told(lead, told)
+    return told
 
 
 def files(config: Config, run: str) -> dict[str, bytes]:

@@ -13,7 +13,7 @@ import logging
 import os
 import secrets
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -105,7 +105,7 @@ def _one_job(config: Config, kits: Path, runs: list[str], report: bool, attempt:
                 log.info("stopping an earlier job")
                 with suppress(ConnectionError):
                     _checked(flare.abort_job, other["job_id"])
-        wait_for_hospitals(flare, config)
+        wait_for_hospitals(flare, config.split.clients, 60.0 * config.network.wait_minutes)  # type: ignore[union-attr]
         with open(shown, encoding="utf-8") as messages:
             messages.seek(0, os.SEEK_END)
             job = _checked(flare.submit_job, str(folder))
@@ -149,12 +149,12 @@ def write_job(config: Config, folder: Path, runs: list[str], report: bool, ended
     return folder
 
 
-def wait_for_hospitals(flare: Any, config: Config) -> None:
+def wait_for_hospitals(flare: Any, clients: Iterable[str], seconds: float) -> None:
     """Wait until every hospital of the study is there; who is there is shown when it changes."""
-    end, shown = time.monotonic() + 60.0 * config.network.wait_minutes, None  # type: ignore[union-attr]
+    end, shown = time.monotonic() + seconds, None
     while True:
         there = sorted(client.name for client in _checked(flare.get_system_info).client_info)
-        missing = sorted(set(config.split.clients) - set(there))
+        missing = sorted(set(clients) - set(there))
         if there != shown:
             log.info("here: %s%s", ", ".join(there) or "nobody", f"; missing: {', '.join(missing)}" if missing else "")
             shown = there

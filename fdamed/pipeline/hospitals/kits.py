@@ -65,7 +65,7 @@ def provision(study: str, host: str, port: int, clients: Iterable[str], folder: 
         "participants": people,
         "builders": [
             {"path": f"{builder}.workspace.WorkspaceBuilder", "args": {"template_file": ["master_template.yml"]}},
-            {"path": f"{builder}.static_file.StaticFileBuilder", "args": {"config_folder": "config"}},
+            {"path": f"{builder}.static_file.StaticFileBuilder", "args": {"config_folder": "config", "scheme": "tcp"}},
             {"path": f"{builder}.cert.CertBuilder", "args": {"root_valid_days": ROOT_DAYS}},
             {"path": f"{builder}.signature.SignatureBuilder"},
         ],

@@ -106,6 +106,7 @@ class Hospital:
         seen = hashlib.sha256(request).hexdigest()
         if "step" in head and opened.request == seen:
             log.info("asked again for the same step: the same reply is sent")
+            self._note(opened, head, opened.reply)
             return opened.reply
         name = type(opened.phase.method).name
         reply = handle_request(opened.client, name, request, opened.home)
@@ -113,8 +114,8 @@ class Hospital:
             reply = self._refusal(FdamedError(*error))
         if "step" in head:
             try:
-                self._note(opened, head, reply)
                 self._keep(opened, seen, reply)
+                self._note(opened, head, reply)
             except Exception:  # such as a full disk: the state after a reply that was not sent is forgotten
                 self._opened.clear()
                 raise
