@@ -46,12 +46,15 @@ SEEDS = {"config.yaml": [0, 1, 2]}
 """Seeds by file name, otherwise [0]. Commands name the demo's seeds."""
 FASHION = "data/fashion_mnist"
 BENCHMARKS = {
+    "bootstrap": {"= 5_000, 10_000, 200": "= 500, 1_000, 20"},
     "clients": {
         "= 60, 28, 64, 6, 10": "= 20, 28, 64, 2, 10",
         "(100, 10), (1000, 10), (1000, 100), (1000, 1000)]": "(100, 10)]",
         '["clients"] == 1000': '["clients"] == 100',
     },
     "calibrate_phantoms": {"[100, 101, 102, 103, 104]": "[100]"},
+    "dag": {"list(range(15))": "list(range(2))", "in range(20)]": "in range(4)]"},
+    "false_alarms": {"= 3, 0.014, 4000": "= 3, 0.014, 40"},
     "fashion": {"= 9, 93, 64": "= 2, 4, 64"},
     "label_leakage": {"= 200, (1,": "= 4, (1,"},
     "private_training": {"= 800, 28, 4,": "= 320, 28, 1,"},

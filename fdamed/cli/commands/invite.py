@@ -56,7 +56,8 @@ def run(arguments: argparse.Namespace) -> None:
         write_invitation(config, client, folder)
         print(f"{client}: {folder}")
     print(
-        f"study {config.study}, digest {study_digest(config)}: tell it to the hospitals by another way than the folder"
+        f"study {config.study}, digest {study_digest(config)}: give it to the hospitals over another channel than "
+        "the folder"
     )
 
 
