@@ -88,7 +88,7 @@ def _elsewhere(missing: list[str], root: str) -> str:
     above = Path(root).resolve()
     below = (Path(folder) for folder, _, _ in os.walk(above))
     for folder in chain(islice(below, 1, FOLDERS), islice(above.parents, 2)):
-        if sum(os.path.isfile(folder / image) for image in missing) > len(missing) / 2:
+        if sum(os.access(folder / image, os.R_OK) for image in missing) > len(missing) / 2:
             return f"The table's paths begin in another folder: set data.root to {folder}."
     *folders, name = missing[0].split("/")
     suffix = Path(name).suffix

@@ -135,7 +135,7 @@ class TableRows:
     def relative_paths(self, column: str, root: str) -> None:
         """Make absolute paths below the root relative to it, and backslashes, as Windows writes them, to slashes."""
         paths = self.frame[column].str.replace("\\", "/", regex=False)
-        for folder in dict.fromkeys((os.path.abspath(root), os.path.realpath(root))):
+        for folder in dict.fromkeys((str(Path(root).absolute()), os.path.realpath(root))):
             paths = paths.str.removeprefix(folder.rstrip("/") + "/")
         self.set(**{column: paths})
 

@@ -42,7 +42,7 @@ _RACE_WORDS: tuple[tuple[str | None, frozenset[str]], ...] = (
 
 ACCEPTED = {
     "sex": f"{', '.join(_SEX)} in any case",
-    "age": f"years (62, 62.0 or 62,0), or as in DICOM 062Y, 006M, 003W, 010D; at most {MAX_AGE}; from {OLDEST} on one class",
+    "age": f"years (62, 62.5, 62,5), or as in DICOM 062Y, 006M, 003W, 010D; at most {MAX_AGE}; from {OLDEST} one class",
     "view": f"{', '.join([*_FRONTAL, *_LATERAL, *sorted(_OBLIQUE)])} in any case; becomes {' or '.join(VIEWS)}",
     "race": f"any text; one that names {', '.join(RACES)} or a synonym (caucasian, african american) becomes that word",
     "burned_in": f"{', '.join(_FLAG)} in any case",
@@ -71,7 +71,7 @@ def parse_flag(text: str) -> bool | None:
 
 
 def parse_age(text: str) -> float | None:
-    """Years from `62`, `62.0`, `62,0`, `062Y`, `006M`, `003W` or `010D`; 90 stands for 90 and over, over 120 is no age."""
+    """Years from `62`, `62.0`, `62,0`, `062Y`, `006M`, `003W` or `010D`; 90 is 90 and over, over 120 is no age."""
     if text.strip().lower() in UNKNOWN:
         return None
     match = re.fullmatch(r"\s*(\d{1,6}(?:[.,]\d{1,9})?)([YMWD]?)\s*", text.upper())
