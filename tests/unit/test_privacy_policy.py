@@ -133,12 +133,20 @@ def test_the_minimum_is_a_hundred_images_and_ten_steps_where_patients_are_behind
     assert load(ROOT / "tests/workflow/tiny_benchmark.yaml").minimum == NO_MINIMUM  # a public set
 
 
-def test_a_refusal_for_too_few_steps_gives_both_lines_that_end_it() -> None:
+def test_a_refusal_of_advice_has_the_number_of_labels_that_ends_it() -> None:
+    cut = study()["split"] | {"labeled": 200}
+    with pytest.raises(FdamedError, match=r"or `split\.labeled: 500` or more"):
+        parse(study(split=cut, runs={"gp": {}}) | {"advise": True}, "test")
+    parse(study(split=cut | {"labeled": 500}, runs={"gp": {}}) | {"advise": True}, "test")
+
+
+def test_a_refusal_for_too_few_steps_gives_every_line_that_ends_it() -> None:
     cut, expected = (
         study()["split"] | {"labeled": 100},
-        r"`train\.target\.epochs: 2` \(100 images in batches of 16: 14",
+        r"`runs\.gp\.train\.target\.epochs: 2` \(100 images in batches of 16: 14 steps\), or for all runs "
+        r"`train\.target\.epochs: 2`, or leave gp out of `runs`, or write `privacy\.smallest_steps: 7`",
     )
-    with pytest.raises(FdamedError, match=expected + r" steps\), or `privacy\.smallest_steps: 7`"):
+    with pytest.raises(FdamedError, match=expected):
         parse(study(split=cut, runs={"gp": {}}, train={}), "test")
     recipe = {"lr": 2e-4, "batch": 16}
     parse(study(split=cut, runs={"gp": {}}, train={"target": recipe | {"epochs": 2}}), "test")
