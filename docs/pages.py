@@ -96,10 +96,11 @@ def methods_table() -> str:
 
 def privacy_table() -> str:
     """Which federated methods work with differential privacy and with secure aggregation."""
-    lines = ["| method | differential privacy at the sources | secure aggregation is enough |", "|---|---|---|"]
+    lines = ["| method | differential privacy at the sources | secure aggregation |", "|---|---|---|"]
     for name, facts in catalog().items():
         if not facts.get("classical"):
             sums = f"no: {facts['needs_each']}" if facts["needs_each"] else "yes"
+            sums += "".join(f"; not with `{option}`: {why}" for option, why in facts["needs_each_with"].items())
             lines.append(f"| `{name}` | {'yes' if facts['noised'] else 'no'} | {sums} |")
     return "\n".join(lines)
 

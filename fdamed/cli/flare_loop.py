@@ -22,9 +22,9 @@ from fdamed.core.files import read_json, write_json
 from fdamed.core.signals import Stopped, end_with_parent
 from fdamed.federation.absences import DroppedOut
 from fdamed.federation.messages import pack, unpack
-from fdamed.federation.transport.base import Wire, reply_body
 from fdamed.federation.transport.flare.forwarder import TASK
 from fdamed.federation.transport.flare.wire import Messages, content, shareable
+from fdamed.federation.transport.wire import Wire, reply_body
 from fdamed.pipeline import batching
 from fdamed.pipeline.hospitals.facts import check_clocks, write_told
 from fdamed.pipeline.selection import StudyRun, all_runs

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from fdamed.config.cross_checks import Catalog, Problems
@@ -32,6 +32,11 @@ def policy_problems(name: str, run: Run, config: Config, known: Catalog) -> Prob
             "`advise` uses gradients of the sources without noise, which privacy.differential forbids",
             "Set `advise: false`, or give `differential` to single runs.",
         )
+    if config.privacy.secure_aggregation and config.advise:
+        yield (
+            "`advise` compares the gradients of single sources, which privacy.secure_aggregation forbids",
+            "Set `advise: false`, or secure_aggregation to false.",
+        )
     yield from _fold_problems(name, run, config)
     for what, fix in _minimum_problems(name, run, config, known, most_images(config), config.split.targets):
         yield what, f"{fix} Nothing was started."
@@ -60,12 +65,12 @@ def _phase_problems(phase: Run, config: Config, entry: Mapping[str, Any]) -> Pro
     """What of a phase secure aggregation or differential privacy forbids."""
     model = config.model
     if config.privacy.secure_aggregation:
-        why = entry["needs_each"] or "fdamed cannot mask updates: the server would see each one"
-        yield (
-            f"{phase.method} cannot run with privacy.secure_aggregation: {why}",
-            "Set secure_aggregation to false. If masks are required, choose a method that needs only sums "
-            "(docs/explanation/privacy.md) and a transport that adds masks, such as Flower's SecAgg+.",
-        )
+        for why in _needs_each(phase, config, entry):
+            yield (
+                f"{phase.method} cannot run with privacy.secure_aggregation: {why}",
+                "Set secure_aggregation to false, or choose a method and options that need only sums "
+                "(docs/explanation/privacy.md).",
+            )
     if config.differential_of(phase) is None:
         return
     if entry.get("classical") or not entry["noised"]:
@@ -82,6 +87,21 @@ def _phase_problems(phase: Run, config: Config, entry: Mapping[str, Any]) -> Pro
     if config.train_of(phase).precision != "float32":
         what = f"differential privacy: {config.train_of(phase).precision} is too coarse for exact clipping"
         yield what, "Set `train.precision: float32`."
+
+
+def _needs_each(phase: Run, config: Config, entry: Mapping[str, Any]) -> Iterator[str]:
+    """Why the server must see single answers of the sources in this phase."""
+    train = config.train_of(phase)
+    if entry["needs_each"]:
+        yield entry["needs_each"]
+    yield from (why for option, why in entry.get("needs_each_with", {}).items() if phase.options.get(option))
+    if entry["needs_each"] or not entry["asks_sources"]:
+        return
+    if train.validation.norms or train.validation.directions:
+        yield "`train.validation` compares single updates (norms, directions), which nobody sees under masks"
+    sources = train.participants(len(config.split.clients) - 1)
+    if sources < 2:
+        yield "a sum over one source is its own answer; two must take part in a round, and better three"
 
 
 def check_minimum(

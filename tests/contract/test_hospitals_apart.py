@@ -23,7 +23,7 @@ from fdamed.config.study import Config
 from fdamed.core.errors import FdamedError
 from fdamed.federation.absences import DroppedOut, Reason
 from fdamed.federation.messages import pack, unpack
-from fdamed.federation.transport.base import Wire, reply_body
+from fdamed.federation.transport.wire import Wire, reply_body
 from fdamed.pipeline.hospitals.facts import write_told
 from fdamed.pipeline.hospitals.report_questions import RELEASED
 from fdamed.pipeline.hospitals.resident import Hospital

@@ -16,7 +16,7 @@ from fdamed.config.loader import load
 from fdamed.config.study import Config, Model
 from fdamed.core.files import megabytes
 from fdamed.models.backbone import build
-from fdamed.pipeline.environment_checks import check_gpu, check_slurm
+from fdamed.pipeline.checks.machine import check_gpu, check_slurm
 from tests.integration.test_ingest_split import CANARY, RELEASE, configure, rows_of
 from tests.support.raw_trees import CHEXPERT_HEADER, write_image, write_table
 
@@ -139,7 +139,9 @@ def test_slurm_is_checked_only_where_it_is(tmp_path: Path, no_slurm: Path, capfd
 
 
 def test_a_gpu_that_nobody_has_stops_the_study(tmp_path: Path, no_slurm: Path, capfd, monkeypatch) -> None:
-    monkeypatch.setattr("fdamed.cli.commands.doctor.machine", lambda config: {"cores": 1, "gpu": False, "free_gb": 10})
+    monkeypatch.setattr(
+        "fdamed.pipeline.checks.machine.describe", lambda config: {"cores": 1, "gpu": False, "free_gb": 10}
+    )
     tree(tmp_path)
     code, report = doctor_report(configure(tmp_path, train={"device": "cuda"}), capfd)
     assert code == 2 and checks(report)["gpu"][0] == "fail"
@@ -152,7 +154,7 @@ def test_a_gpu_that_nobody_has_stops_the_study(tmp_path: Path, no_slurm: Path, c
 def test_a_cluster_without_plug_in_sbatch_or_controller_is_reported(
     tmp_path: Path, no_slurm: Path, capfd, monkeypatch
 ) -> None:
-    monkeypatch.setattr("fdamed.pipeline.environment_checks.PLUGIN", "no-such-plug-in")
+    monkeypatch.setattr("fdamed.pipeline.checks.machine.PLUGIN", "no-such-plug-in")
     path = str(tree(tmp_path))
 
     def look() -> tuple[int, dict[str, tuple[str, str]]]:
@@ -198,7 +200,7 @@ def test_a_gpu_that_torch_does_not_see_is_no_gpu(
 def test_the_plug_in_that_is_there_is_named_with_its_version(
     study: Callable[..., Config], no_slurm, monkeypatch
 ) -> None:
-    monkeypatch.setattr("fdamed.pipeline.environment_checks.PLUGIN", "snakemake-interface-common")
+    monkeypatch.setattr("fdamed.pipeline.checks.machine.PLUGIN", "snakemake-interface-common")
     heard: list[tuple[str, str, str]] = []
     assert check_slurm(study(), lambda *words: heard.append(words), "fail") is False
     assert heard[0][:2] == ("ok", "plug-in") and heard[0][2].startswith("snakemake-interface-common 1.")

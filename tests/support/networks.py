@@ -111,6 +111,8 @@ class Federation:
     changes: dict[str, Any] = field(default_factory=dict)
     images: int = 48
     running: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+    places: dict[str, list[str]] = field(default_factory=dict)
+    """Name -> the beginning of its commands, such as those that enter a namespace."""
 
     def prepare(self, policies: dict[str, dict[str, Any]] | None = None) -> None:
         """Write data and study, invite all hospitals and let them join."""
@@ -132,21 +134,21 @@ class Federation:
         joined = fdamed("join", *words, "--data", own / "own.yaml", "--out", own / "site.yaml", cwd=own)
         assert joined.returncode == 0, joined.stdout + joined.stderr
 
-    def start(self, name: str, *words: str | Path) -> subprocess.Popen[bytes]:
+    def start(self, name: str, *words: str | Path, module: str = "fdamed") -> subprocess.Popen[bytes]:
         """Start a command in the background; its output goes to NAME.log."""
         with open(self.folder / f"{name}.log", "ab") as out:
             self.running[name] = subprocess.Popen(
-                [sys.executable, "-m", "fdamed", *map(str, words)],
+                [*self.places.get(name, ()), sys.executable, "-m", module, *map(str, words)],
                 cwd=self.folder,
-                env=ENVIRONMENT,
+                env=ENVIRONMENT | {"PYTHONPATH": str(Path(__file__).parents[2])},
                 stdout=out,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
         return self.running[name]
 
-    def serve(self, name: str) -> subprocess.Popen[bytes]:
-        return self.start(name, "serve", "--site", self.folder / name / "site.yaml")
+    def serve(self, name: str, module: str = "fdamed") -> subprocess.Popen[bytes]:
+        return self.start(name, "serve", "--site", self.folder / name / "site.yaml", module=module)
 
     def lead(self, *words: str) -> subprocess.Popen[bytes]:
         return self.start("lead", "lead", "--study", self.folder / "study.yaml", "--kits", self.folder / "kits", *words)
@@ -157,12 +159,13 @@ class Federation:
     def run_folder(self, run: str) -> Path:
         return self.folder / "lead" / "results" / "apart" / "runs" / run
 
-    def stop(self) -> None:
-        """End everything that was started here, in order: FLARE's processes are children of ours."""
-        for process in self.running.values():
+    def stop(self, *names: str) -> None:
+        """End everything (or these) that was started here, in order: FLARE's processes are children of ours."""
+        ending = [self.running[name] for name in names or self.running]
+        for process in ending:
             if process.poll() is None:
                 process.send_signal(signal.SIGTERM)
-        for process in self.running.values():
+        for process in ending:
             try:
                 process.wait(timeout=20)
             except subprocess.TimeoutExpired:

@@ -18,7 +18,6 @@ from PIL import Image
 from scipy.io import savemat
 
 from fdamed.cli.commands import init, partition
-from fdamed.cli.commands.split import describe
 from fdamed.config.loader import parse
 from fdamed.config.split import Split
 from fdamed.config.study import Config
@@ -28,6 +27,7 @@ from fdamed.core.rng import stream
 from fdamed.data.cache import in_order
 from fdamed.data.manifest import as_index
 from fdamed.data.splitting.cohort import build
+from fdamed.pipeline.checks.cohort import describe
 from fdamed.pipeline.paths import Places, write_rows
 from tests.support.idx_files import write_idx
 

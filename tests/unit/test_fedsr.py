@@ -23,7 +23,7 @@ from fdamed.federation.client import answer
 from fdamed.federation.messages import encode
 from fdamed.federation.runner import run
 from fdamed.federation.server import Server
-from fdamed.federation.transport.in_process import InProcess
+from fdamed.federation.transport.base import InProcess
 from fdamed.methods._shared.adversarial_training import Batch, Local
 from fdamed.methods.fedavg import FedAvg
 from fdamed.methods.fedsr import (

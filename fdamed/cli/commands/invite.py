@@ -56,7 +56,8 @@ def run(arguments: argparse.Namespace) -> None:
         write_invitation(config, client, folder)
         print(f"{client}: {folder}")
     print(
-        f"study {config.study}, digest {study_digest(config)}: tell it to the hospitals by another way than the folder"
+        f"study {config.study}, digest {study_digest(config)}: give it to the hospitals over another channel than "
+        "the folder"
     )
 
 
@@ -101,6 +102,8 @@ def page(config: Config, client: str, facts: dict[str, Any]) -> str:
             kinds |= step.released_kinds
             lines.append(f"| {name} | {titles} | {step.name} | {', '.join(sorted(step.released_kinds)) or 'nothing'} |")
     lines += ["", "| kind | what it is |", "|---|---|", *(f"| {kind} | {WORDS[kind]} |" for kind in sorted(kinds))]
+    if config.privacy.secure_aggregation:
+        lines += ["", "What sources send, but for counts, is masked: the server learns only the mean over all sources."]
     lines += [
         "",
         "For the report the target also answers with scores (AUC, accuracy and others) of the models on its own test",

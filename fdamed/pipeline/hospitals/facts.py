@@ -106,5 +106,5 @@ def check_clocks(told: dict[str, dict[str, Any]], before: float, after: float) -
 def _public(counts: Any) -> dict[str, Any]:
     """The counts of a hospital, without anything that it should not have told."""
     if not isinstance(counts, dict) or not isinstance(counts.get("images"), dict):
-        raise FdamedError("a hospital has not told its number of images", "hello", "Use the same version of fdamed.")
+        raise FdamedError("a hospital did not report its number of images", "hello", "Use the same version of fdamed.")
     return {key: counts[key] for key in PUBLIC["counts.json"] if key in counts}

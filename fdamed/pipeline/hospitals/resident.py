@@ -24,10 +24,11 @@ from fdamed.core.counts import counts_of
 from fdamed.core.disclosure import hides_part, outside
 from fdamed.core.errors import FdamedError
 from fdamed.core.files import atomic, room_for
-from fdamed.federation.client import STEPS, UNEXPECTED, Client, error_reply, handle_request
+from fdamed.federation.client import UNEXPECTED, Client, error_reply, find_step, handle_request
 from fdamed.federation.messages import WireError, kinds, pack, unpack
 from fdamed.federation.privacy_budget import FILE as ACCOUNT
 from fdamed.federation.questions import Home, unreadable
+from fdamed.federation.secure_sums.certificates import Certificates
 from fdamed.federation.storage.client_state import pack_state, unpack_state
 from fdamed.pipeline.batching import key
 from fdamed.pipeline.clients import build_client, remembered, resident
@@ -60,9 +61,11 @@ class Opened:
 class Hospital:
     """The hospital's side: `answer` is all that anybody outside can reach."""
 
-    def __init__(self, site: Site, study: Config) -> None:
+    def __init__(self, site: Site, study: Config, certificates: Certificates | None = None) -> None:
+        """`certificates`: those of its kit; None: nobody's keys are checked, as on one machine."""
         self.site, self.config, self.digest = site, own_config(site, study), study_digest(study)
         self.name, self.threads = site.client, site.threads or study.train.threads
+        self._certificates = certificates
         self.places = Places.of(self.config)
         self.folder = self.places.client(self.name)
         self._opened: dict[tuple[str, str], Opened] = {}
@@ -160,6 +163,7 @@ class Hospital:
             stream_seed(one.seed, phase),
             states / shared_folder(phase) / ACCOUNT,
             remembered(self.config, phase.spec, phase.method, self.threads),
+            self._certificates,
         )
         account = states / shared_folder(phase) / ACCOUNT
         home = home_of(one, phase.spec, phase.method, self.name, model, partial(own_file, self.folder), account)
@@ -217,7 +221,7 @@ class Hospital:
     def _note(self, opened: Opened, head: dict[str, Any], reply: bytes) -> None:
         """Note what a step has sent."""
         answered, body = unpack(reply)
-        step = STEPS.get(str(head["step"]))
+        step = find_step(str(head["step"]))
         sent = sorted(set(kinds(step.answer).values())) if step and answered.get("ok") else []
         line = {
             "run": opened.one.key,
