@@ -21,7 +21,7 @@ from fdamed.core.errors import FdamedError
 from fdamed.core.files import read_json, read_lines, write_json
 from fdamed.federation.absences import DroppedOut, Reason
 from fdamed.federation.messages import pack, unpack
-from fdamed.federation.transport.base import Wire, reply_body
+from fdamed.federation.transport.wire import Wire, reply_body
 from fdamed.pipeline.analyses.attributes import infer
 from fdamed.pipeline.analyses.comparison import compare
 from fdamed.pipeline.analyses.membership import attack

@@ -18,7 +18,7 @@ from fdamed.evaluation.intervals import LEVEL
 from fdamed.evaluation.metrics import TWO
 from fdamed.federation.absences import DroppedOut
 from fdamed.federation.messages import WireError, pack
-from fdamed.federation.transport.base import Wire, reply_body
+from fdamed.federation.transport.wire import Wire, reply_body
 from fdamed.pipeline.hospitals.report_questions import INITIAL, LEAKS
 from fdamed.pipeline.paths import Places
 from fdamed.pipeline.selection import StudyRun, all_runs
