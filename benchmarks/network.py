@@ -7,7 +7,9 @@ the same machine; on a busy one the ratios count, not the seconds.
 from __future__ import annotations
 
 import json
+import signal
 import statistics
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -60,6 +62,7 @@ def rounds(folder: Path) -> dict[str, float]:
 
 
 def main() -> None:
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # everything that was started is ended, too
     found: dict[str, Any] = {"benchmark": "network", "hospitals": len(HOSPITALS), "echoes": len(ECHOES)}
     with tempfile.TemporaryDirectory() as name:
         flare, pipes = over_flare(Path(name)), over_pipes()

@@ -30,7 +30,7 @@ from fdamed.pipeline.selection import StudyRun
 from fdamed.training.local import predict
 
 MEMBERS, OTHERS = ("train", "adapt"), ("test",)
-TRAINED = frozenset({"weights", "update", "features"})
+TRAINED = frozenset({"weights", "update", "features", "masked"})
 """Kinds that a client sends only if its images have been used."""
 
 
