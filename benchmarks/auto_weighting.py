@@ -22,7 +22,7 @@ from fdamed.federation.client import Client, Role
 from fdamed.federation.method import Model as Weights
 from fdamed.federation.method import OneModel
 from fdamed.federation.server import Server
-from fdamed.federation.transport.in_process import InProcess
+from fdamed.federation.transport.base import InProcess
 from fdamed.methods.auto_weighted import FedDAAuto, FedGPAuto
 from fdamed.methods.fedgp import FedGP
 from fdamed.models.backbone import build, initialize

@@ -51,7 +51,7 @@ def measure(root: Path, own: Path, clients: int, participants: int, remember: bo
     from fdamed.federation.method import Model as Weights
     from fdamed.federation.server import Server
     from fdamed.federation.storage.checkpoint import Checkpoints, Record
-    from fdamed.federation.transport.in_process import OnDemand
+    from fdamed.federation.transport.on_demand import OnDemand
     from fdamed.methods.fedavg import FedAvg
     from fdamed.models.backbone import build, initialize
     from fdamed.models.flat import FlatModel

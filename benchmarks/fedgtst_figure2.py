@@ -20,7 +20,7 @@ from fdamed.config.study import Model, Recipe
 from fdamed.data.loader import Labeled
 from fdamed.federation.client import Client
 from fdamed.federation.server import Server
-from fdamed.federation.transport.in_process import InProcess
+from fdamed.federation.transport.base import InProcess
 from fdamed.methods._shared.full_gradient import mean_gradient
 from fdamed.methods.fedgtst import FedGTST
 from fdamed.models.backbone import build, initialize

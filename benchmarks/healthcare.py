@@ -21,7 +21,7 @@ from fdamed.data.loader import Labeled
 from fdamed.federation.client import Client
 from fdamed.federation.method import Method
 from fdamed.federation.server import Server
-from fdamed.federation.transport.in_process import InProcess
+from fdamed.federation.transport.base import InProcess
 from fdamed.methods.finetune import Finetune
 from fdamed.methods.gp import GP
 from fdamed.models import heads

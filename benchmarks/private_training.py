@@ -24,7 +24,7 @@ from fdamed.federation.client import Client
 from fdamed.federation.privacy_budget import log_costs
 from fdamed.federation.runner import run
 from fdamed.federation.server import Server
-from fdamed.federation.transport.in_process import InProcess
+from fdamed.federation.transport.base import InProcess
 from fdamed.methods.fedavg import FedAvg
 from fdamed.models.backbone import build, initialize
 from fdamed.models.flat import FlatModel

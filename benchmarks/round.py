@@ -21,7 +21,7 @@ from fdamed.data.loader import Labeled
 from fdamed.federation.client import Client
 from fdamed.federation.method import Model as Weights
 from fdamed.federation.server import Server
-from fdamed.federation.transport.in_process import InProcess
+from fdamed.federation.transport.base import InProcess
 from fdamed.methods.fedavg import FedAvg
 from fdamed.models.backbone import Net, build, initialize
 from fdamed.models.flat import FlatModel

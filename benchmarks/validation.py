@@ -25,7 +25,7 @@ from fdamed.data.loader import Labeled
 from fdamed.federation.client import Client, Role
 from fdamed.federation.method import Model
 from fdamed.federation.server import Server
-from fdamed.federation.transport.in_process import InProcess
+from fdamed.federation.transport.base import InProcess
 from fdamed.methods.fedavg import FedAvg
 from fdamed.models.flat import FlatModel
 

@@ -56,7 +56,7 @@ class Privacy(Strict):
     differential: Differential | None = None
     """Differential privacy at the sources; the report shows the epsilon spent. A run can have its own."""
     secure_aggregation: bool = False
-    """Require that the server sees only sums over clients. fdamed cannot mask updates, so `true` is refused."""
+    """Mask what the sources send, so that the server learns only their sum; refused for methods that need more."""
 
 
 @dataclass(frozen=True)

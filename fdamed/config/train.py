@@ -227,3 +227,5 @@ class Network(Strict):
     """Minutes that the server waits for the answer of a hospital; without one it is left out of the step."""
     wait_minutes: Annotated[float, Field(gt=0)] = 60.0
     """Minutes that the lead waits until every hospital is there."""
+    kits: str = "kits"
+    """The lead's own folder of keys: `fdamed invite` makes it, `fdamed lead` uses it."""

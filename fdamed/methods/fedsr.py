@@ -28,9 +28,8 @@ from fdamed.methods._shared.adversarial_training import Batch, Local, all_batche
 from fdamed.methods._shared.averaging import log_loss
 from fdamed.methods._shared.local_training import finite, train_locally
 from fdamed.models.adversarial import count, flat_part, shape_of
-from fdamed.models.flat import FlatModel, Layout, checksum, layout_of, named_tensors, vector_from
+from fdamed.models.flat import FlatModel, Layout, checksum, layout_of, named_tensors, sent, vector_from
 from fdamed.ops.aggregation import mean
-from fdamed.ops.transfer import sent
 
 REFERENCE, STEP = "fedsr.r", "fedsr.step"
 """In a source's memory: r(z|y) with c, and how many batches it has trained on."""

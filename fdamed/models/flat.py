@@ -207,3 +207,17 @@ def digest_weights(theta: Tensor) -> Tensor:
     """Sixteen bytes that distinguish one vector of weights from another."""
     content = theta.detach().cpu().contiguous().numpy().tobytes()
     return torch.frombuffer(bytearray(hashlib.sha256(content).digest()[:16]), dtype=torch.uint8)
+
+
+def sent(tensor: Tensor, device: torch.device) -> Tensor:
+    """The tensor on the device; to a GPU through pinned memory, so that the host does not wait for the copy."""
+    if tensor.device.type == device.type:
+        return tensor
+    if device.type != "cuda":
+        return tensor.to(device)
+    return tensor.pin_memory().to(device, non_blocking=True)
+
+
+def wide(device: torch.device) -> torch.dtype:
+    """float64 where the device has it: sums over steps are taken in it."""
+    return torch.float32 if device.type == "mps" else torch.float64

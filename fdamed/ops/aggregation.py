@@ -13,8 +13,7 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
-from fdamed.models.flat import Layout
-from fdamed.ops.transfer import sent, wide
+from fdamed.models.flat import Layout, sent, wide
 
 Products = tuple[Tensor, Tensor, Tensor]
 """<g_T, g_i> (N, L), <g_i, g_i> (N, L) and <g_T, g_T> (L,)."""

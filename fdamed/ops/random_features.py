@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from fdamed.core.rng import Stream
-from fdamed.ops.transfer import wide
+from fdamed.models.flat import wide
 
 EPSILON = 1e-5
 """Added to a norm before it divides: a zero vector stays zero."""

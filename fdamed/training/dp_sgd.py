@@ -22,9 +22,8 @@ from torch.nn import functional as F
 from fdamed.config.privacy import epoch_steps
 from fdamed.core.errors import FdamedError
 from fdamed.core.rng import Stream
-from fdamed.models.flat import FlatModel, view_of
+from fdamed.models.flat import FlatModel, sent, view_of, wide
 from fdamed.ops.philox import normal
-from fdamed.ops.transfer import sent, wide
 
 FEWEST, MOST, ROOM = 8, 64, 2**25
 """Images that are differentiated together: as many gradients as fit into 2^25 numbers (128 MiB), in these bounds."""

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from fdamed.core.rng import Stream
 from fdamed.data.loader import Labeled, Unlabeled
+from fdamed.models.flat import sent
 from fdamed.ops.philox import normal, words
-from fdamed.ops.transfer import sent
 
 _HELD: OrderedDict[tuple[int, torch.device], Tensor] = OrderedDict()
 """Images on a GPU, by their array; those used last are last."""

@@ -17,12 +17,11 @@ from fdamed.config.study import Recipe
 from fdamed.core.errors import FdamedError
 from fdamed.core.rng import Stream
 from fdamed.data.loader import Labeled, Unlabeled
-from fdamed.models.flat import FlatModel
+from fdamed.models.flat import FlatModel, sent
 from fdamed.models.heads import auxiliary_loss
-from fdamed.ops.transfer import sent
 from fdamed.training.input import as_input, feed, held, noisy, varied
 from fdamed.training.optimizer import Optimizer
-from fdamed.training.precision import GradientScaler, autocast
+from fdamed.training.precision import HALF, GradientScaler, in_half
 
 if TYPE_CHECKING:
     from fdamed.training.dp_sgd import Mechanism
@@ -122,7 +121,9 @@ def fit(
             if heads:
                 heads.grad.zero_()
             b = {k: v[rows] for k, v in side.items()}
-            objective = partial(local_loss, model, x, y, b, auxiliary, loss, task, precision)
+            objective: Callable[[], Tensor] = partial(local_loss, model, x, y, b, auxiliary, loss, task)
+            if precision in HALF:
+                objective = in_half(objective, device, precision)
             if private:
                 value = private.gradient(model, x, y, recipe.batch, rng.child("private", epoch, number))
             elif descend:
@@ -155,17 +156,15 @@ def local_loss(
     auxiliary: AuxiliaryTasks | None = None,
     loss: Loss | None = None,
     task: Task | None = None,
-    precision: str = "float32",
 ) -> Tensor:
     """What a client minimizes, on one batch; `side` has the batch's auxiliary labels."""
-    with autocast(x.device, precision):
-        if not (auxiliary or task):
-            return loss(model, x, y) if loss else F.cross_entropy(model.module(x), y)
-        f = model.module.features(x)  # type: ignore[operator]  # every network here has features
-        value = task(x, f, y) if task else F.cross_entropy(model.module.head(f), y)  # type: ignore[operator]
-        if auxiliary:
-            value = value + auxiliary.loss(f, side)
-        return value
+    if not (auxiliary or task):
+        return loss(model, x, y) if loss else F.cross_entropy(model.module(x), y)
+    f = model.module.features(x)  # type: ignore[operator]  # every network here has features
+    value = task(x, f, y) if task else F.cross_entropy(model.module.head(f), y)  # type: ignore[operator]
+    if auxiliary:
+        value = value + auxiliary.loss(f, side)
+    return value
 
 
 def epochs(n: int, recipe: Recipe, rng: Stream) -> Iterator[tuple[int, Iterator[Tensor]]]:

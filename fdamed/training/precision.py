@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor
@@ -12,6 +12,16 @@ FIRST, GROWTH, BACKOFF, INTERVAL = 65536.0, 2.0, 0.5, 2000
 """As in torch.amp.GradScaler: the first scale, its factors after INTERVAL good steps and after a bad one."""
 SCALE, GOOD = "scaler.scale", "scaler.good"
 """In a client's memory: the scale, and the good steps since it changed."""
+
+
+def in_half(objective: Callable[[], Tensor], device: torch.device, precision: str) -> Callable[[], Tensor]:
+    """The loss that is computed in half precision."""
+
+    def computed() -> Tensor:
+        with autocast(device, precision):
+            return objective()
+
+    return computed
 
 
 def autocast(device: torch.device, precision: str) -> torch.autocast:

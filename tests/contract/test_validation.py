@@ -15,7 +15,7 @@ from fdamed.federation.messages import Images, Update, message
 from fdamed.federation.method import REGISTRY, Model, OneModel, method
 from fdamed.federation.runner import run
 from fdamed.federation.server import Server
-from fdamed.federation.transport.in_process import InProcess
+from fdamed.federation.transport.base import InProcess
 from tests.support import attackers
 from tests.support import federation as hospitals
 from tests.support.attackers import ATTACKER, SOURCES, TARGET

@@ -26,7 +26,7 @@ from fdamed.data.phantom.population import Shift, draw_cohort
 from fdamed.data.phantom.render import render
 from fdamed.federation.client import Client
 from fdamed.federation.server import Server
-from fdamed.federation.transport.in_process import InProcess
+from fdamed.federation.transport.base import InProcess
 from fdamed.methods.kd3a.method import KD3A
 from fdamed.models.backbone import build, initialize
 from fdamed.models.flat import FlatModel

@@ -25,7 +25,7 @@ from fdamed.federation.method import REGISTRY, Method
 from fdamed.federation.runner import run
 from fdamed.federation.server import Server
 from fdamed.federation.storage.checkpoint import Record
-from fdamed.federation.transport.in_process import InProcess
+from fdamed.federation.transport.base import InProcess
 from fdamed.models.backbone import initialize
 from fdamed.models.flat import FlatModel, Layout
 from fdamed.pipeline.phases import join

@@ -20,9 +20,8 @@ from fdamed.data.loader import Labeled
 from fdamed.federation.client import Client, Step
 from fdamed.federation.method import REGISTRY, Method, description
 from fdamed.federation.server import Server
-from fdamed.federation.transport.base import Transport, Wrapper
+from fdamed.federation.transport.base import InProcess, Transport, Wrapper
 from fdamed.federation.transport.faulty import Faulty
-from fdamed.federation.transport.in_process import InProcess
 from fdamed.federation.transport.multiprocess import Processes
 from fdamed.models.backbone import initialize
 from fdamed.models.flat import AUXILIARY, FlatModel

@@ -11,7 +11,7 @@ from fdamed.config.study import Recipe
 from fdamed.data.loader import Labeled
 from fdamed.federation.client import Client, Role
 from fdamed.federation.server import Server
-from fdamed.federation.transport.in_process import InProcess
+from fdamed.federation.transport.base import InProcess
 from fdamed.models.flat import FlatModel
 from tests.support import federation as hospitals
 

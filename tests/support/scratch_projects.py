@@ -42,20 +42,30 @@ FOR_STUDIES = {"batch_runs": 100}
 """Keys of every study: all runs in one process, because starting processes would take most of the time."""
 NAMED = {"gp", "tca"}
 """Runs that commands name. Of the other runs of a file, the first two and the last are trained."""
-SEEDS = {"config.yaml": [0, 1, 2]}
+SEEDS = {"config.yaml": [0, 1, 2], "classical.yaml": [0], "ten_seeds.yaml": [0, 1]}
 """Seeds by file name, otherwise [0]. Commands name the demo's seeds."""
+TUNED = {
+    "study": "tuned",
+    "seeds": [0],
+    "split": {"val": 44},
+    "runs": {"gp_tuned": {"method": "gp", "tune": {"beta": [0.2, 0.5]}}},
+}
+"""The reader's file with a tuned run; a smaller validation part could not choose."""
 FASHION = "data/fashion_mnist"
 BENCHMARKS = {
+    "bootstrap": {"= 5_000, 10_000, 200": "= 500, 1_000, 20"},
     "clients": {
         "= 60, 28, 64, 6, 10": "= 20, 28, 64, 2, 10",
         "(100, 10), (1000, 10), (1000, 100), (1000, 1000)]": "(100, 10)]",
         '["clients"] == 1000': '["clients"] == 100',
     },
     "calibrate_phantoms": {"[100, 101, 102, 103, 104]": "[100]"},
+    "dag": {"list(range(15))": "list(range(2))", "in range(20)]": "in range(4)]"},
+    "false_alarms": {"= 3, 0.014, 4000": "= 3, 0.014, 40"},
     "fashion": {"= 9, 93, 64": "= 2, 4, 64"},
     "label_leakage": {"= 200, (1,": "= 4, (1,"},
     "private_training": {"= 800, 28, 4,": "= 320, 28, 1,"},
-    "startup": {"REPEATS = 5": "REPEATS = 1"},
+    "startup": {"REPEATS = 5": "REPEATS = 1", "code, folder, 2)": "code, folder, 1)", "in COMMANDS": "in COMMANDS[:3]"},
     "tca": {"= 3600, 4096, 100, 500": "= 360, 256, 20, 100", "TEXTBOOK = 1800": "TEXTBOOK = 180"},
     "validation": {"REPEATS = 2": "REPEATS = 1"},
 }
@@ -137,16 +147,20 @@ def smaller(content: dict[str, Any], name: str) -> dict[str, Any]:
         removed = dict.fromkeys(run for run, options in content["runs"].items() if options is None)
         kept = {run for run, _ in (*runs[:2], *runs[-1:])} | NAMED
         out["runs"] = removed | {run: smaller_run(options) for run, options in runs if run in kept}
+    if "variants" in content:
+        out["variants"] = {variant: smaller(keys, variant) for variant, keys in content["variants"].items()}
     if "published" in content and "runs" in content:
         rows = content["published"]["values"]
         out["published"] = content["published"] | {"values": {r: v for r, v in rows.items() if r in rows_of(out)}}
     if "phantom" in content and content["data"]["layout"] == "midrc":
         out["phantom"] = content["phantom"] | MIDRC
     if "data" in content:
-        out |= FOR_STUDIES | {"seeds": SEEDS.get(name, [0]), "privacy": out.get("privacy", {}) | SMALL["privacy"]}
+        out |= FOR_STUDIES | {"privacy": out.get("privacy", {}) | SMALL["privacy"]}
         for domain in out["data"].get("domains", {}).values():
             if "fashion" in domain.get("root", ""):
                 domain["root"] = FASHION
+    if "data" in content or name in SEEDS:
+        out["seeds"] = SEEDS.get(name, [0])
     return out
 
 
@@ -188,6 +202,7 @@ def write_data(root: Path) -> None:
     for path in (root / FASHION).glob("*-ubyte"):  # the released files are all zipped
         path.with_name(f"{path.name}.gz").write_bytes(gzip.compress(path.read_bytes()))
     table(root)
+    (root / "tuned.yaml").write_text(yaml.safe_dump(TUNED), encoding="utf-8")
     radiographs(root)
     office(root / "office_caltech")
 

@@ -13,7 +13,7 @@ from fdamed.data.loader import Labeled
 from fdamed.federation.method import REGISTRY
 from fdamed.federation.runner import run
 from fdamed.federation.server import Server
-from fdamed.federation.transport.in_process import InProcess
+from fdamed.federation.transport.base import InProcess
 from fdamed.models.backbone import build, initialize
 from fdamed.models.flat import FlatModel
 from tests.support import federation as hospitals

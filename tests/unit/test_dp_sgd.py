@@ -32,7 +32,7 @@ from fdamed.federation.privacy_budget import FILE, lines_in, log_costs
 from fdamed.federation.runner import run
 from fdamed.federation.server import Server
 from fdamed.federation.storage.checkpoint import Checkpoints
-from fdamed.federation.transport.in_process import InProcess
+from fdamed.federation.transport.base import InProcess
 from fdamed.models.backbone import build, initialize
 from fdamed.models.flat import FlatModel
 from fdamed.pipeline import privacy_costs as costs

@@ -18,7 +18,7 @@ from fdamed.federation.absences import DroppedOut
 from fdamed.federation.client import answer
 from fdamed.federation.runner import run
 from fdamed.federation.server import Server
-from fdamed.federation.transport.in_process import InProcess
+from fdamed.federation.transport.base import InProcess
 from fdamed.methods.fedavg import FedAvg
 from fdamed.methods.fedgtst import NONE, FedGTST, Guided, State, Trained, train_guided
 from fdamed.ops.aggregation import mean

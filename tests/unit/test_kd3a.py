@@ -20,7 +20,7 @@ from fdamed.federation.client import Client
 from fdamed.federation.method import Model, describe
 from fdamed.federation.runner import run
 from fdamed.federation.server import Server
-from fdamed.federation.transport.in_process import InProcess
+from fdamed.federation.transport.base import InProcess
 from fdamed.methods.kd3a.client import SourceTask, Teachers, distill, receive_model, train_source
 from fdamed.methods.kd3a.distillation import distil, mixed, outputs
 from fdamed.methods.kd3a.method import KD3A, State

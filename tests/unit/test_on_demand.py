@@ -14,7 +14,8 @@ from fdamed.federation.method import Model, OneModel
 from fdamed.federation.runner import run
 from fdamed.federation.server import Server
 from fdamed.federation.storage.checkpoint import Checkpoints
-from fdamed.federation.transport.in_process import InProcess, OnDemand
+from fdamed.federation.transport.base import InProcess
+from fdamed.federation.transport.on_demand import OnDemand
 from fdamed.methods._shared.local_training import Trained
 from fdamed.methods.fedavg import FedAvg
 from fdamed.methods.finetune_phase import FinetuneHead

@@ -27,8 +27,8 @@ from fdamed.federation.method import Model
 from fdamed.federation.server import Server
 from fdamed.federation.storage import answers as remembering
 from fdamed.federation.storage.answers import Answers, Took, digest_of
-from fdamed.federation.transport.base import ByteTransport, Wire
 from fdamed.federation.transport.multiprocess import Processes
+from fdamed.federation.transport.wire import ByteTransport, Wire
 from fdamed.methods._shared.local_training import Trained, compute_update, continue_training, train_locally
 from fdamed.models.flat import FlatModel
 from fdamed.training.dp_sgd import Mechanism

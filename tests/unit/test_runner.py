@@ -19,8 +19,8 @@ from fdamed.federation.method import Model, OneModel
 from fdamed.federation.runner import run
 from fdamed.federation.server import Server
 from fdamed.federation.storage.checkpoint import Checkpoints
-from fdamed.federation.transport.base import reply_body
 from fdamed.federation.transport.multiprocess import Processes
+from fdamed.federation.transport.wire import reply_body
 from fdamed.methods._shared.local_training import train_locally
 from fdamed.methods.fedavg import FedAvg
 from fdamed.methods.finetune import Finetune

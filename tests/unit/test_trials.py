@@ -18,7 +18,7 @@ from fdamed.core.rng import stream
 from fdamed.data.loader import Labeled
 from fdamed.data.splitting.folds import folds_of
 from fdamed.federation.method import REGISTRY
-from fdamed.federation.transport.in_process import InProcess
+from fdamed.federation.transport.base import InProcess
 from fdamed.models.flat import FlatModel
 from fdamed.theory.advice import recommend
 from fdamed.theory.trials import CrossFit, TrialServer, drops, is_candidate, without_fold

@@ -24,7 +24,7 @@ from fdamed.core.files import atomic, digest_file, read_json, sweep, write_json,
 from fdamed.core.locks import locked
 from fdamed.core.provenance import commit
 from fdamed.core.signals import stop
-from fdamed.federation.transport.base import Wire
+from fdamed.federation.transport.wire import Wire
 from fdamed.models.backbone import feature_size
 from fdamed.models.heads import initial_heads
 from fdamed.pipeline import batching

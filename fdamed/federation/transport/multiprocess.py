@@ -19,7 +19,7 @@ from fdamed.federation.client import Client, error_reply, handle_request
 from fdamed.federation.messages import WireError, pack, unpack
 from fdamed.federation.questions import Home
 from fdamed.federation.storage.client_state import pack_state, unpack_state
-from fdamed.federation.transport.base import ByteTransport, Wire, reply_body
+from fdamed.federation.transport.wire import ByteTransport, Wire, reply_body
 from fdamed.models.flat import Layout
 
 log = logging.getLogger(__name__)

@@ -19,9 +19,8 @@ from fdamed.core.rng import Stream, stream
 from fdamed.federation.client import Client
 from fdamed.methods._shared.local_training import auxiliary_tasks, finite, keep_auxiliary
 from fdamed.models.adversarial import Discriminator, domain_loss, flat_part, frozen
-from fdamed.models.flat import FlatModel, Layout
+from fdamed.models.flat import FlatModel, Layout, sent, wide
 from fdamed.ops.aggregation import mean
-from fdamed.ops.transfer import sent, wide
 from fdamed.training.input import held, prepared
 from fdamed.training.local import AuxiliaryTasks, batches, epochs
 from fdamed.training.optimizer import Optimizer

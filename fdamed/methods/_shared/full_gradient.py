@@ -11,6 +11,7 @@ from fdamed.federation.client import Client
 from fdamed.methods._shared.adversarial_training import batch_of
 from fdamed.methods._shared.local_training import train_from
 from fdamed.training.local import AuxiliaryTasks, batches, in_order, local_loss
+from fdamed.training.precision import autocast
 
 
 def mean_gradient(client: Client, auxiliary: AuxiliaryTasks | None = None) -> Tensor:
@@ -26,7 +27,8 @@ def mean_gradient(client: Client, auxiliary: AuxiliaryTasks | None = None) -> Te
     precision = "float32" if precision == "float16" else precision
     for number, rows in enumerate(in_order(n, client.recipe.batch)):
         b = batch_of(client, rows, client.rng.child("jacobian"), 0, number)
-        loss = local_loss(model, b.x, cast(Tensor, b.y), b.side, auxiliary, precision=precision)
+        with autocast(b.x.device, precision):
+            loss = local_loss(model, b.x, cast(Tensor, b.y), b.side, auxiliary)
         (loss * (len(rows) / n)).backward(inputs=parameters)  # type: ignore[no-untyped-call]
     return model.grad
 

@@ -21,8 +21,7 @@ from fdamed.core.rng import stream
 from fdamed.federation.client import Client
 from fdamed.methods._shared.adversarial_training import Batch, Local, Pull
 from fdamed.models.adversarial import Discriminator, flat_part, frozen, half, shape_of
-from fdamed.models.flat import FlatModel, Layout, layout_of
-from fdamed.ops.transfer import sent
+from fdamed.models.flat import FlatModel, Layout, layout_of, sent
 
 
 class Branches(nn.Module):

@@ -215,7 +215,7 @@ class Discriminators:
             self._all[source] = (part, adam(part, lr))
 
     def gradients(self, source: str, f_s: Tensor, f_t: Tensor) -> tuple[Tensor, Tensor]:
-        """DI learns to tell the sides apart (L_DI) -> the gradients of L_G, with which both sides pass for a source."""
+        """DI learns to distinguish the domains (L_DI) -> the gradients of L_G, with which both pass for a source."""
         di, optimizer = self._all[source]
         di.grad.zero_()
         (domain_loss(di.module(f_s), 1.0) + domain_loss(di.module(f_t), 0.0)).backward()  # type: ignore[no-untyped-call]

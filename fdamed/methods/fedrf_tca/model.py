@@ -12,9 +12,8 @@ from torch.nn import functional as F
 
 from fdamed.methods._shared.adversarial_training import Batch, Local
 from fdamed.models.adversarial import count, shape_of
-from fdamed.models.flat import FlatModel, layout_of
+from fdamed.models.flat import FlatModel, layout_of, wide
 from fdamed.ops.random_features import aligned_distance, fourier_features, unit
-from fdamed.ops.transfer import wide
 
 G, OMEGA, W, C = KEPT = ("fedrf.g", "fedrf.omega", "fedrf.w", "fedrf.c")
 """Extractor, frequencies, aligner, classifier: a client's own model, in its memory."""

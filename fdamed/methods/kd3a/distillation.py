@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fdamed.core.rng import Stream
 from fdamed.federation.client import Client
-from fdamed.ops.transfer import sent
+from fdamed.models.flat import sent
 from fdamed.training.input import held, prepared
 from fdamed.training.local import epochs
 from fdamed.training.optimizer import Optimizer

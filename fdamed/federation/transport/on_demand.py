@@ -1,4 +1,4 @@
-"""Clients in this process: all of them, or each built when it is asked, with only some resident at a time."""
+"""Clients in this process, each built when it is asked, with only some resident at a time."""
 
 from __future__ import annotations
 
@@ -7,49 +7,14 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from fdamed.federation.client import Client, Step, answer
-from fdamed.federation.questions import Home, Memory, Reply, answer_question
-from fdamed.federation.storage.client_state import pack_state, park_state, read_state, unpack_state
-from fdamed.federation.transport.base import Transport
+from fdamed.federation.client import Client, Step
+from fdamed.federation.questions import Home, Memory
+from fdamed.federation.storage.client_state import pack_state, park_state, read_state
+from fdamed.federation.transport.base import InProcess, Transport
 from fdamed.models.flat import Layout
 
 SEATS = 64
 """Clients that are resident at a time."""
-
-
-class InProcess(Transport):
-    """All clients in this process: messages are passed as they are."""
-
-    def __init__(self, clients: Mapping[str, Client]) -> None:
-        super().__init__(clients, next(iter(clients.values())).model.layout)
-        self.clients, self.homes = OrderedDict(clients), dict.fromkeys(clients, Home(self.layout))
-
-    def release(self, client: str) -> frozenset[str]:
-        return self.clients[client].release
-
-    def deliver(self, client: str, step: Step, nth: int, msg: Any) -> Any:
-        reply = answer(self.clients[client], step, self.round, nth, msg)
-        if took := self.clients[client].remembered:
-            self.remembered.append(took)
-        return reply
-
-    def state(self, client: str, names: tuple[str, ...] | None = None) -> bytes:
-        """The client's state (only `names`, if given), as bytes."""
-        return pack_state(self.clients[client].memory, names)
-
-    def restore(self, client: str, state: bytes) -> None:
-        """Give a client its state back."""
-        self.clients[client].memory = unpack_state(state, f"client {client}")
-
-    def inquire(self, question: str, heads: Mapping[str, Mapping[str, Any]], body: bytes = b"") -> dict[str, Reply]:
-        return {c: answer_question(self.homes[c], self._memory(c), question, heads[c], body) for c in sorted(heads)}
-
-    def _memory(self, client: str) -> Memory:
-        here = self.clients[client]
-        return Memory(lambda: here.memory, lambda state: setattr(here, "memory", state))
-
-    def close(self) -> None:
-        self.clients.clear()
 
 
 class OnDemand(InProcess):
