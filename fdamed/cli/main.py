@@ -11,6 +11,7 @@ import sys
 import traceback
 from collections.abc import Sequence
 
+from fdamed.cli.options import with_config
 from fdamed.cli.parser import build, commands
 from fdamed.core.environment import secure
 from fdamed.core.errors import FdamedError
@@ -47,7 +48,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         importlib.import_module(commands()[arguments.command].module).run(arguments)
         sys.stdout.flush()
     except FdamedError as error:
-        log.error("%s", error.lines())
+        takes_config = [name for name, command in commands().items() if "--config" in command.options]
+        log.error("%s", with_config(error.lines(), arguments, takes_config))
         return 2
     except BrokenPipeError:
         if not reader_left():

@@ -9,7 +9,9 @@ from __future__ import annotations
 import argparse
 import json
 import os
-from collections.abc import Mapping
+import re
+import shlex
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,12 +21,13 @@ from fdamed.core.errors import FdamedError
 if TYPE_CHECKING:
     from fdamed.config.study import Config
 
+DEFAULT = "config/config.yaml"
 SHARED: dict[str, dict[str, Any]] = {
     "--config": {
         "nargs": "+",
         "metavar": "FILE",
-        "required": True,
-        "help": "configuration files; later ones override earlier ones (default: $FDAMED_CONFIG)",
+        "default": [DEFAULT],
+        "help": f"configuration files; later ones override earlier ones (default: $FDAMED_CONFIG or {DEFAULT})",
     },
     "--variant": {"metavar": "NAME", "help": "one of the configuration's `variants`"},
     "--run": {"dest": "run_name", "required": True, "metavar": "NAME", "help": "a key of `runs`"},
@@ -47,7 +50,7 @@ def add_options(parser: argparse.ArgumentParser, options: Mapping[str, str | dic
         if "type" in settings:
             settings["type"] = TYPES[settings["type"]]
         if name == "--config" and set_by_workflow:
-            settings |= {"default": [set_by_workflow], "required": False}
+            settings |= {"default": [set_by_workflow]}
         parser.add_argument(name, **settings)
         if name == "--config":
             parser.add_argument("--variant", **SHARED["--variant"])
@@ -57,6 +60,19 @@ def read_config(arguments: argparse.Namespace) -> Config:
     from fdamed.config.loader import load
 
     return load(*arguments.config, variant=arguments.variant)
+
+
+def with_config(text: str, arguments: argparse.Namespace, takes_config: Collection[str]) -> str:
+    """The text, with this command line's configuration in the commands that it names, so that they can be pasted."""
+    given = getattr(arguments, "config", None) or [DEFAULT]
+    options = f" --config {shlex.join(given)}" if given != [DEFAULT] else ""
+    options += f" --variant {shlex.quote(arguments.variant)}" if getattr(arguments, "variant", None) else ""
+
+    def complete(found: re.Match[str]) -> str:
+        plain = found[2] not in takes_config or "--config" in found[0]
+        return found[0] if plain else f"`fdamed {found[1]}{options}`"
+
+    return re.sub(r"`fdamed (([\w-]+)[^`]*)`", complete, text) if options else text
 
 
 def clients_of(arguments: argparse.Namespace, config: Config) -> tuple[str, ...]:

@@ -31,6 +31,8 @@ PUBLIC = {
 SCORES = ("val/", "test/")
 """How the scores of a round are called."""
 SUPPRESSED = "suppressed"
+RELEASED = "released"
+"""In counts that came over a network: the hospital has held back what its own policy hides, counts and scores."""
 ABOUT = ("study", "run", "method", "title", "target", "seed", "client", "split")
 """What a file of scores says about itself."""
 FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "\0")
@@ -47,8 +49,15 @@ def hides(n: int, positives: int | None, smallest: int, patients: int | None = N
     return any(small(cell, smallest) for cell in cells)
 
 
+def hides_score(score: Mapping[str, Any], smallest: int) -> bool:
+    """Whether a file of scores must be suppressed; one without counts was released by its own hospital."""
+    return "n" in score and hides(score["n"], score.get("positives"), smallest, score.get("patients"))
+
+
 def hides_part(counts: Mapping[str, Any], part: str, smallest: int) -> bool:
     """Whether scores on a part of a client must be suppressed; also where its counts are not known."""
+    if counts.get(RELEASED):
+        return False
     images, patients, positives = (_of(counts, key, part) for key in ("images", "patients", "positives"))
     if images is None or (positives is None and counts.get("positives") is not None):
         return smallest > 1
@@ -77,6 +86,8 @@ def released_counts(counts: Mapping[str, Any], smallest: int) -> dict[str, Any]:
     those of one are small: it would follow from the others. No total is released while a part of it is not.
     """
     out = dict(counts)
+    if counts.get(RELEASED):
+        return out
     out["images"] = {p: None if p not in TRAINED and small(n, smallest) else n for p, n in counts["images"].items()}
     out["patients"] = {
         p: None if out["images"].get(p) is None or small(n, smallest) else n for p, n in counts["patients"].items()
@@ -95,12 +106,17 @@ def released_total(counts: Mapping[str, Any], what: str, smallest: int) -> int |
     return None if None in parts else sum(parts)
 
 
-def released_score(score: Mapping[str, Any], hidden: bool, smallest: int) -> dict[str, Any]:
-    """A file of scores as it may be shown: without its counts, and without any score if it is `hidden`."""
+def too_small(smallest: int) -> str:
+    """Why a score is hidden."""
+    return f"fewer than {smallest} patients, or images of a class"
+
+
+def released_score(score: Mapping[str, Any], hidden: str) -> dict[str, Any]:
+    """A file of scores as it may be shown: without its counts; without any score if there is a reason to hide them."""
     if not hidden:
         return {key: value for key, value in score.items() if key not in ("n", "positives", "patients")}
     names = [k for k, v in score.items() if k not in (*ABOUT, "n", "positives", "patients") and not isinstance(v, dict)]
-    why = dict.fromkeys(names, f"{SUPPRESSED}: fewer than {smallest} patients, or images of a class")
+    why = dict.fromkeys(names, f"{SUPPRESSED}: {hidden}")
     return {k: score[k] for k in ABOUT if k in score} | dict.fromkeys(names) | {"why": why}
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from fdamed.core.counts import counts_of
-from fdamed.core.disclosure import SCORES, hides, hides_part, released_score, without_scores
+from fdamed.core.disclosure import SCORES, hides_part, hides_score, released_score, too_small, without_scores
 from fdamed.core.errors import FdamedError
 
 Row = dict[str, Any]
@@ -99,9 +99,9 @@ def read(folder: Path, smallest: int) -> Record | None:
         )
     sent, traffic = _ledger(folder / "ledger.jsonl")
     found = {p.parts[-5]: _json(p) for p in _score_files(folder)}
-    hidden = {c: hides(s["n"], s.get("positives"), smallest, s.get("patients")) for c, s in found.items()}
-    scores = {client: released_score(score, hidden[client], smallest) for client, score in found.items()}
-    rounds = _rounds(folder, smallest, hidden.get(target, False))
+    hidden = {client: too_small(smallest) if hides_score(score, smallest) else "" for client, score in found.items()}
+    scores = {client: released_score(score, hidden[client]) for client, score in found.items()}
+    rounds = _rounds(folder, smallest, bool(hidden.get(target)))
     return Record(
         run=run,
         target=target,

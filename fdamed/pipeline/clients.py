@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -45,6 +45,9 @@ from fdamed.training.input import share_device
 from fdamed.training.local import predict
 from fdamed.training.precision import allow_tf32
 
+if TYPE_CHECKING:
+    from fdamed.federation.secure_sums.certificates import Certificates
+
 Own = Callable[[torch.Tensor], FlatModel | None]
 """The model that predicts after a round that ended with these weights; None: it is not complete yet."""
 Homes = Callable[[str, FlatModel], Home]
@@ -74,12 +77,13 @@ def build_client(
     stream_seed: int | None = None,
     account: Path | None = None,
     answers: Answers | None = None,
+    certificates: Certificates | None = None,
 ) -> Client:
     """Build one client from its own folder: a source with all its labels, or the target with few, none or all.
 
     `seed` decides which images are labeled, `stream_seed` the random numbers of a phase that has its own.
     `account`: the file in which a source records the cost of secure noise. `answers`: what is the same for all clients
-    that remember answers.
+    that remember answers. `certificates`: what a hospital on a network signs its keys with.
     """
     folder = Places.of(config).client(client)
     needed(folder / "order.parquet", "cache")
@@ -112,6 +116,8 @@ def build_client(
         precision=train.precision,
         smallest_batch=config.smallest_batch,
         minimum=config.minimum,
+        sums_only=config.privacy.secure_aggregation,
+        certificates=certificates,
         noise=noise,
         account=account if noise and noise.secure else None,
         answers=answers.at(folder / "answers") if answers else None,
@@ -173,7 +179,12 @@ def build_server(
         reach = transport(config, kind.name, model, threads, client, aside, homes=homes)
     if train.faults:
         reach = Faulty(reach, train.faults, target, own)
+    if config.privacy.secure_aggregation:
+        from fdamed.federation.secure_sums.transport import SecureSums
+
+        reach = SecureSums(reach, target, getattr(method, "weighting", "samples"))
     server = Server(reach, target, kind.name, train.validation, train.quorum)
+    server.unlogged = frozenset(kind.compares if config.privacy.secure_aggregation else ())
     declare(config, server)
     server.invite(train.participation, own)
     return server

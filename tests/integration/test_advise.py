@@ -142,6 +142,19 @@ def test_a_cell_whose_folds_are_small_is_skipped_with_the_reason(study: Path, tm
     assert advice["skipped"] == [{"labeled": 20, "noise": 0.0, "why": why}]
 
 
+def test_folds_that_are_all_too_small_are_an_error_before_any_training(study: Path, tmp_path: Path, capfd) -> None:
+    content = json.loads((study / "config.json").read_text())
+    content["privacy"]["smallest_images"] = 12
+    (tmp_path / "config.json").write_text(json.dumps(content))
+    advice = study / "results" / "small" / "advice"
+    before = sorted((p, p.stat().st_mtime_ns) for p in advice.glob("*"))
+    assert main(["advise", "--config", str(tmp_path / "config.json")]) == 2
+    said = capfd.readouterr().err
+    assert "a fold has fewer than 12 images (privacy.smallest_images)" in said
+    assert "At least 60 labeled images are needed (split.labeled, now 48)" in said
+    assert sorted((p, p.stat().st_mtime_ns) for p in advice.glob("*")) == before
+
+
 def test_folds_of_whole_patients_can_be_below_the_minimum_where_the_labels_alone_are_enough(study: Path) -> None:
     """25 images, folds of 5 on average; one patient has 9 of them, the other 16 one each: a fold of 3."""
     config = json.loads((study / "config.json").read_text()) | {"runs": {"fedavg": {}}}

@@ -43,7 +43,7 @@ NOT_RUN = {
     "fdamed watch --recover -- --workflow-profile profiles/slurm --configfile config/chexpert.yaml": IN_CI,
     "fdamed watch --recover": IN_CI,
     "fdamed doctor --cluster --config config/chexpert.yaml": IN_CI,
-    "fdamed doctor --config config/mimic.yaml --cluster --json": IN_CI,
+    "fdamed doctor --config config/config.yaml --cluster --json": IN_CI,
     ".ci/slurm short": "installs SLURM and starts it; a job of its own in CI",
     "make test-slurm": "installs SLURM and starts it; minutes",
     "make test-docs": "is this file and would run itself",
@@ -72,7 +72,11 @@ NOT_RUN = {
     "fdamed lead --study study.yaml --kits kits": APART,
 }
 """Command -> the reason why it is not run here."""
-SERVERS = {"make mlflow": "http://127.0.0.1:5000/health"}
+SERVERS = {
+    "make mlflow": "http://127.0.0.1:5000/health",
+    "fdamed mlflow": "http://127.0.0.1:5000/health",
+    "fdamed mlflow --config config/config.yaml --port 5001": "http://127.0.0.1:5001/health",
+}
 """Commands that do not end; they run until the address answers."""
 FEW = "--side 32 --images 32 --repeats 1"
 SHORTER = {
@@ -104,6 +108,9 @@ CHEAP = {
     "fdamed methods",
     "fdamed methods gp",
     "fdamed methods --json",
+    "fdamed config",
+    "fdamed config split.labeled",
+    "fdamed config data.columns",
     "fdamed predict --modle edema_model image.dcm",
     'eval "$(fdamed completion bash)"',
     "$EDITOR profiles/slurm/config.yaml",

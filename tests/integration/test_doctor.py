@@ -116,6 +116,19 @@ def test_a_missing_column_unreadable_files_and_an_impossible_split_give_exit_2(
     assert "no such folder" in fail(report)
 
 
+def test_the_last_lines_have_the_remedy_and_do_not_repeat_the_table(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    header = ["Seks" if c == "Sex" else c for c in CHEXPERT_HEADER]
+    path = tree(tmp_path, header)
+    assert main(["doctor", "--config", str(path)]) == 2
+    out, err = capfd.readouterr()
+    what, where, fix = err.split("error: ")[1].splitlines()
+    assert (what, where) == ("the study would fail: tables", f"where: {path}")
+    assert "missing column `Sex` (nearest: Seks" in out and "missing column" not in err
+    assert fix.startswith("to do: The table has: Path, Seks,")
+
+
 def checks(report: dict[str, Any]) -> dict[str, tuple[str, str]]:
     return {c["check"]: (c["status"], c["detail"]) for c in report["checks"]}
 
@@ -159,10 +172,14 @@ def test_a_cluster_without_plug_in_sbatch_or_controller_is_reported(
 
     def look() -> tuple[int, dict[str, tuple[str, str]]]:
         code = main(["doctor", "--cluster", "--json", "--config", path])
-        return code, checks(json.loads(capfd.readouterr().out))
+        out, err = capfd.readouterr()
+        told.append(err)
+        return code, checks(json.loads(out))
 
+    told: list[str] = []
     code, found = look()
-    assert code == 2 and "pip install 'fdamed[slurm]'" in found["plug-in"][1] and "login node" in found["sbatch"][1]
+    assert "to do: plug-in: pip install 'fdamed[slurm]' sbatch: Run on the cluster's login node." in told[0]
+    assert code == 2 and found["plug-in"][0] == found["sbatch"][0] == "fail"
     program(no_slurm, "sbatch", "exit 0")
     program(no_slurm, "sinfo", "exit 1")
     assert "does not answer" in look()[1]["sbatch"][1]
@@ -176,7 +193,7 @@ def said(look: Callable[..., None], *arguments: Any) -> tuple[str, str]:
     """Status and detail of the one thing that a check says."""
     heard: list[tuple[str, str, str]] = []
     look(*arguments, lambda *words: heard.append(words))
-    ((status, _, detail),) = heard
+    ((status, _, detail, *_),) = heard
     return status, detail
 
 

@@ -11,16 +11,21 @@ import math
 import os
 from collections.abc import Iterable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
+from fdamed.cli.commands.advise import too_small
+from fdamed.config.privacy import FOLDS, NO_MINIMUM
 from fdamed.core.counts import counts_of, released_cohort, write_counts
 from fdamed.core.disclosure import hides, only_scores, released_total, small, without_scores
+from fdamed.core.rng import stream
 from fdamed.core.run_record import study as read_runs
 from fdamed.evaluation.protocol import sizes
 from fdamed.evaluation.run_tables import tidy
+from fdamed.theory.advice import recommend
 from fdamed.tracking.payload import points
 from tests.support.run_folders import write_json, write_lines
 
@@ -105,10 +110,27 @@ def finished(folder: Path, run: str) -> None:
     (folder / "done").write_text("x")
 
 
+def advice(truth: dict[str, Any]) -> dict[str, Any]:
+    """The advice on all labeled images of the target: losses that their folds allow, or why there are none."""
+    positives, negatives, patients = (
+        truth["cells"][TARGET, "adapt", w] for w in ("positives", "negatives", "patients")
+    )
+    y = np.repeat([1, 0], [positives, negatives])
+    owner = np.arange(len(y)) % max(patients, 1)
+    config: Any = SimpleNamespace(minimum=NO_MINIMUM, smallest_cell=truth["smallest"])
+    folds = stream(0, TARGET, "folds")
+    why = too_small(config, {}, y, owner, folds) if len(y) else "there are no labels"
+    place = {"labeled": None, "noise": 0.0}
+    drops = {run: np.random.default_rng(len(y)).random(FOLDS).tolist() for run in RUNS}
+    tried = {"cells": [], "skipped": [place | {"why": why}]} if why else {"cells": [place | recommend(drops)]}
+    return {"skipped": [], "target": {"labeled": len(y)}} | tried
+
+
 def write(root: Path, truth: dict[str, Any]) -> None:
     """The study as fdamed writes it."""
     for name, content in summaries(truth).items():
         write_counts(root, name, content)
+    write_json(root / "advice" / f"{TARGET}.json", advice(truth))
     for run in RUNS:
         folder, rows = root / "runs" / run / TARGET / "0", judged(truth, run)
         write_lines(root / "clients" / TARGET / "rounds" / run / TARGET / "0.jsonl", only_scores(rows))
@@ -146,7 +168,10 @@ class Attacker:
         self.scores: dict[tuple[str, str], set[tuple[str, float]]] = {}
 
     def learn_sum(self, names: Iterable[Name], total: int | Iterable[int]) -> None:
-        self.sums.append((tuple(names), {total} if isinstance(total, int) else set(total)))
+        known, totals = tuple(names), {total} if isinstance(total, int) else set(total)
+        self.sums.append((known, totals))
+        if len(known) == 1:
+            self.candidates[known[0]] &= totals
 
     def learn_counts(self, client: str, part: str, what: str, value: object) -> None:
         """A count of a client's part, of all its parts (`total`), or that it is held back because it is small."""
@@ -166,6 +191,8 @@ class Attacker:
                 continue
             lines = path.read_text().splitlines() if path.suffix == ".jsonl" else [path.read_text()]
             for content in map(json.loads, lines):
+                if path.parent.name == "advice":
+                    self.learn_advice(content)
                 for key, names in (("rows", images), ("images", images), ("patients", patients)):
                     if isinstance(content.get(key), int):
                         self.learn_sum(names, content[key])
@@ -179,6 +206,13 @@ class Attacker:
                     self.learn_scores(content["client"], "test", {k: content.get(k) for k in ("acc", "auc")})
                 for part in ("val", "test"):
                     self.learn_scores(TARGET, part, {k: content.get(f"{part}/{k}") for k in ("acc", "auc")})
+
+    def learn_advice(self, content: dict[str, Any]) -> None:
+        """The number of labels; where the folds were tried, none of them has a small cell."""
+        self.learn_sum([(TARGET, "adapt", "images")], content["target"]["labeled"])
+        if content["cells"]:
+            for what, least in (("positives", 1), ("negatives", 1), ("patients", FOLDS)):
+                self.learn_sum([(TARGET, "adapt", what)], {0, *range(least * self.smallest, 8 * MOST)})
 
     def look_at_views(self, root: Path) -> None:
         """The tables of the report (also the doctor's), and MLflow."""
@@ -302,7 +336,7 @@ def one_small(seed: int) -> dict[str, Any]:
     truth, rng = drawn(seed), np.random.default_rng(seed)
     for client in CLIENTS:
         for part in PARTS:
-            few = (client, part) == (TARGET, "val" if seed % 2 else "test")
+            few = (client, part) == (TARGET, ("test", "val", "adapt")[seed % 3])
             for what in ("positives", "negatives"):
                 truth["cells"][client, part, what] = int(rng.integers(1, 5) if few else rng.integers(11, MOST))
             m, n = (truth["cells"][client, part, what] for what in ("positives", "negatives"))

@@ -142,6 +142,7 @@ def test_every_federated_method_has_a_page_with_its_use() -> None:
     notes = yaml.safe_load((ROOT / "docs/methods/about.yaml").read_text())
     assert set(notes) == federated()
     assert all(note["when"].endswith(".") for note in notes.values())
+    assert all(re.match(r"(Validated|Not validated)\b.+\.$", note["validated"]) for note in notes.values())
     for name, note in notes.items():
         page = pages.method_page(name, catalog()[name], note)
         assert "## Server program" in page and "def round(" in page, name

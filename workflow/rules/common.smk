@@ -30,7 +30,10 @@ try:
     # Snakemake has read them too, but takes a key that stands there twice.
     for path in workflow.configfiles:
         read_strictly(Path(path))
-    study = checked(dict(config), where=", ".join(map(str, workflow.configfiles)))
+    raw = dict(config)
+    if transport := raw.pop("transport", None):  # --config transport=network
+        raw["train"] = {**raw.get("train", {}), "transport": transport}
+    study = checked(raw, where=", ".join(map(str, workflow.configfiles)))
 except FdamedError as error:
     raise WorkflowError(f"{error.what}\n  where: {error.where}\n  to do: {error.fix}")
 
@@ -234,7 +237,7 @@ def run_files():
             f"{ROOT}/runs/{{run}}/{{target}}/{{seed}}/done",
             f"{ROOT}/clients/{{target}}/scores/{{run}}/{{target}}/{{seed}}.json",
         ],
-        run=RUNS,
+        run=RUNS if study.train.transport != "network" else FEDERATED,
         target=study.split.targets,
         seed=study.seeds,
     )

@@ -3,8 +3,8 @@
 Nothing is written.
 
 Examples:
-    fdamed doctor --config config/chexpert.yaml
-    fdamed doctor --config config/mimic.yaml --cluster --json
+    fdamed doctor
+    fdamed doctor --config config/config.yaml --cluster --json
 """
 
 from __future__ import annotations
@@ -39,8 +39,10 @@ def run(arguments: argparse.Namespace) -> None:
     else:
         show(findings)
     if not findings.ok:
-        faults = "; ".join(f"{c['check']}: {c['detail']}" for c in findings.checks if c["status"] == "fail")
-        raise FdamedError(f"the run could not succeed: {faults}", ", ".join(arguments.config), "Fix them.")
+        faults = [c for c in findings.checks if c["status"] == "fail"]
+        what = f"the study would fail: {', '.join(c['check'] for c in faults)}"
+        fixes = [c["fix"] if len(faults) == 1 else f"{c['check']}: {c['fix']}" for c in faults]
+        raise FdamedError(what, ", ".join(arguments.config), " ".join(fixes))
 
 
 def examine(config: Config, cluster: bool) -> Findings:
@@ -56,7 +58,8 @@ def show(findings: Findings) -> None:
     table = Table("", "check", "result", title="fdamed doctor")
     marks = {"ok": Text("ok", "green"), "warn": Text("warn", "yellow"), "fail": Text("FAIL", "red")}
     for check in findings.checks:
-        table.add_row(marks[check["status"]], check["check"], Text(check["detail"]))
+        cure = f". {check['fix']}" if check["fix"] and check["status"] == "warn" else ""
+        table.add_row(marks[check["status"]], check["check"], Text(check["detail"] + cure))
     table.add_row(marks["ok"], "machine", ", ".join(f"{k} {v}" for k, v in findings.machine.items()))
     out.print(table)
     if findings.clients:

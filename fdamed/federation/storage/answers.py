@@ -35,7 +35,18 @@ WORTH = 0.02
 PER_MEGABYTE = 0.02
 RESERVE = 10**9
 """Bytes of the disk that are left to checkpoints and other files."""
-NOT_IN_KEY = ("data", "model", "heads", "memory", "noise", "account", "answers", "remembered")
+NOT_IN_KEY = (
+    "data",
+    "model",
+    "heads",
+    "memory",
+    "noise",
+    "account",
+    "answers",
+    "remembered",
+    "sums_only",
+    "certificates",
+)
 """Fields of a client that are no text: data and state have digests, the settings of its networks are in `conditions`,
 and under noise nothing is remembered."""
 BEGAN = time.time()

@@ -19,6 +19,7 @@ from fdamed.core.disclosure import hides, released_counts, vague
 from fdamed.core.errors import FdamedError
 from fdamed.core.files import free, megabytes
 from fdamed.core.rng import stream
+from fdamed.data.image import REASONS
 from fdamed.data.ingestion import check_files, read_rows
 from fdamed.data.row_reader import Rejects
 from fdamed.data.splitting.assignment import Keys
@@ -50,8 +51,12 @@ class Findings:
     asked: dict[str, Any] = field(default_factory=dict)
     """The sizes of the parts that the configuration asks for."""
 
-    def add(self, status: str, check: str, detail: str) -> None:
-        self.checks.append({"status": status, "check": check, "detail": detail})
+    def add(self, status: str, check: str, detail: str, fix: str = "") -> None:
+        """`fix` says how to get rid of a failure or a warning."""
+        self.checks.append({"status": status, "check": check, "detail": detail, "fix": fix if status != "ok" else ""})
+
+    def add_error(self, check: str, error: FdamedError, hint: str = "") -> None:
+        self.add("fail", check, f"{error.what} ({error.where})", f"{error.fix}{hint}")
 
     @property
     def ok(self) -> bool:
@@ -76,7 +81,7 @@ def _check_tables(config: Config, findings: Findings) -> pd.DataFrame | None:
         index = read_rows(data, SALT, rejects)
     except FdamedError as error:
         hint = " The phantom is written by `fdamed phantom`." if config.phantom else ""
-        findings.add("fail", "tables", f"{error.what} ({error.where}). {error.fix}{hint}")
+        findings.add_error("tables", error, hint)
         return None
     share = rejects.faults() / max(1, len(index) + rejects.faults())
     findings.refused = {reason: vague(n, config.smallest_cell) for reason, n in rejects.counts().items()}
@@ -86,8 +91,8 @@ def _check_tables(config: Config, findings: Findings) -> pd.DataFrame | None:
             f"{len(index)} rows, {index['patient'].nunique()} patients; {share:.2%} refused{_listed(findings.refused)}"
         )
     if not len(index) or share > data.reject_share:
-        limit = f"(data.reject_share {data.reject_share:g})"
-        findings.add("fail", "tables", " ".join([detail, limit, *rejects.hints]))
+        limit = f"At most the share data.reject_share (now {data.reject_share:g}) of the rows may be refused."
+        findings.add("fail", "tables", detail, " ".join([*rejects.hints, limit]))
         return None
     findings.add("ok", "tables", detail)
     return index
@@ -102,7 +107,10 @@ def _check_files(config: Config, index: pd.DataFrame, findings: Findings) -> Non
     share = rejects.faults() / len(chosen)
     detail = f"{share:.0%} of a sample of {len(chosen)} files cannot be read"
     status = "fail" if share > data.reject_share else "warn" if share else "ok"
-    findings.add(status, "files", detail + (": " + ", ".join(rejects.counts()) if share else ""))
+    reasons = rejects.counts()
+    meanings = [f"{reason} means: {REASONS[reason]}." for reason in reasons if reason in REASONS]
+    fix = " ".join(rejects.hints or meanings) + " `fdamed ingest` lists every file in clients/rejects.csv."
+    findings.add(status, "files", detail + (": " + ", ".join(reasons) if share else ""), fix if share else "")
 
 
 def _listed(counts: Mapping[str, object]) -> str:
@@ -121,7 +129,7 @@ def _check_clients(config: Config, index: pd.DataFrame, findings: Findings) -> N
         findings.add("warn" if leaks else "ok", "patients", detail + leak)
         cohort = build(index, split, smallest)
     except FdamedError as error:
-        findings.add("fail", "hospitals", f"{error.what} ({error.where}). {error.fix}")
+        findings.add_error("hospitals", error)
         return
     findings.asked = split.asked
     counts = {client: counted_parts(frame) for client, frame in cohort.manifests.items()}
@@ -136,7 +144,8 @@ def _check_clients(config: Config, index: pd.DataFrame, findings: Findings) -> N
     _check_tuning(config, counts, findings)
     cache, left = sum(map(len, cohort.manifests.values())) * config.image.size**2, free(Path(config.results))
     detail = f"the cache needs at most {megabytes(2 ** math.ceil(math.log2(cache + 1)))}"
-    findings.add("ok" if left > 1.2 * cache else "fail", "disk", detail)
+    fix = f"Free space in {config.results}, name another folder in `results`, or choose a smaller image.size."
+    findings.add("ok" if left > 1.2 * cache else "fail", "disk", detail, fix)
 
 
 def _shown(counts: Mapping[str, Any], smallest: int) -> dict[str, dict[str, Any]]:
@@ -154,15 +163,15 @@ def _shown(counts: Mapping[str, Any], smallest: int) -> dict[str, dict[str, Any]
 
 def _check_minimum(config: Config, sizes: dict[str, dict[str, int]], findings: Findings) -> None:
     """Whether every client has the minimum of images and steps for sharing anything."""
-    faults = []
+    faults: list[FdamedError] = []
     for name, spec in config.trained_runs().items():
         try:
             check_minimum(name, spec, config, catalog(), sizes, "privacy")
         except FdamedError as error:
-            faults.append(f"{error.what}. {error.fix}")
+            faults.append(error)
     if faults:
-        more = f" The same holds for {len(faults) - 1} more runs." if len(faults) > 1 else ""
-        findings.add("fail", "minimum", faults[0] + more)
+        more = f"; the same holds for {counted(len(faults) - 1, 'more run')}" if len(faults) > 1 else ""
+        findings.add("fail", "minimum", faults[0].what + more, faults[0].fix)
     else:
         images, steps = config.minimum.images, config.minimum.steps
         least = f"{counted(images, 'image')} and {counted(steps, 'step')} a round"
@@ -214,9 +223,10 @@ def _check_tuning(config: Config, counts: Mapping[str, Any], findings: Findings)
     for name, run in config.expanded_runs().items():
         for target in config.split.targets if run.tune else ():
             try:
-                clients = choosers(config, name, target, counts)
+                sources = [client for client in config.split.clients if client != target]
+                clients = sources if run.select == "reverse" else choosers(config, name, target, counts)
             except FdamedError as error:
-                findings.add("fail", "tuning", f"`runs.{name}`: {error.what}. {error.fix}")
+                findings.add("fail", "tuning", f"`runs.{name}`: {error.what}", error.fix)
                 continue
             number = len(candidates(name, run))
             images = released_counts(counts[target], config.smallest_cell)["images"].get("val")

@@ -18,8 +18,8 @@ from fdamed.core.gpus import gpus, takes_gpu
 from fdamed.models import backbone
 from fdamed.pipeline.speed import gpu_memory
 
-Add = Callable[[str, str, str], None]
-"""Reports (status, check, detail)."""
+Add = Callable[..., None]
+"""Reports (status, check, detail), and how to fix a failure."""
 PLUGIN = "snakemake-executor-plugin-slurm"
 PATIENCE = 20
 """Timeout for SLURM, in seconds."""
@@ -39,7 +39,8 @@ def describe(config: Config) -> dict[str, Any]:
 def check_machine(config: Config, add: Add, machine: dict[str, Any], cluster: bool) -> None:
     """Check everything but the data; the cluster if requested, or if sbatch exists."""
     if not os.access(nearest(Path(config.results)), os.W_OK | os.X_OK):
-        add("fail", "results", f"the folder {config.results} is not writable")
+        what = f"the folder {config.results} is not writable"
+        add("fail", "results", what, "Change its permissions, or name another folder in `results`.")
     on_cluster = cluster or shutil.which("sbatch") is not None
     gpus_there = check_slurm(config, add, "fail" if cluster else "warn") if on_cluster else False
     check_gpu(config, add, machine["gpu"], gpus_there)
@@ -52,7 +53,8 @@ def check_gpu(config: Config, add: Add, here: bool, there: bool) -> None:
     """Whether there is a GPU `here`, or `there` on the cluster, and torch can use it."""
     wanted = config.train.device
     if wanted.startswith("cuda") and not (here or there):
-        add("fail", "gpu", f"train.device is {wanted}, and there is no GPU here or in a partition of the cluster")
+        what = f"train.device is {wanted}, and there is no GPU here or in a partition of the cluster"
+        add("fail", "gpu", what, "Set train.device: auto or cpu, or run where there is a GPU.")
     elif here and wanted not in ("cpu", "mps"):
         import torch
 
@@ -61,7 +63,12 @@ def check_gpu(config: Config, add: Add, here: bool, there: bool) -> None:
             return
         built = "its driver is not found" if torch.version.cuda else "this torch is built for CPUs only"
         detail = f"a GPU is here, but torch {torch.__version__} does not see it: {built}"
-        add("warn" if wanted == "auto" else "fail", "gpu", detail)
+        add(
+            "warn" if wanted == "auto" else "fail",
+            "gpu",
+            detail,
+            "See docs/how_to/use_a_gpu.md, or set train.device: cpu.",
+        )
     elif here or there:
         add("ok", "gpu", "a GPU is here" if here else "a partition of the cluster has GPUs")
 
@@ -71,13 +78,14 @@ def check_slurm(config: Config, add: Add, severity: str) -> bool:
     try:
         add("ok", "plug-in", f"{PLUGIN} {importlib.metadata.version(PLUGIN)}")
     except importlib.metadata.PackageNotFoundError:
-        add(severity, "plug-in", "Snakemake has no SLURM plug-in; pip install 'fdamed[slurm]'")
+        add(severity, "plug-in", "Snakemake has no SLURM plug-in", "pip install 'fdamed[slurm]'")
     if shutil.which("sbatch") is None:
-        add(severity, "sbatch", "there is no sbatch on this machine; run on the cluster's login node")
+        add(severity, "sbatch", "there is no sbatch on this machine", "Run on the cluster's login node.")
         return False
     answer = _slurm("sinfo", "--noheader", "--format=%P|%a|%l|%D|%G")
     if answer is None:
-        add(severity, "sbatch", f"SLURM's controller does not answer within {PATIENCE} s")
+        what = f"SLURM's controller does not answer within {PATIENCE} s"
+        add(severity, "sbatch", what, "Try `sinfo`; if it hangs, too, ask the cluster's administrators.")
         return False
     partitions = [line.split("|") for line in dict.fromkeys(answer.split())]
     listed = ", ".join(dict.fromkeys(f"{name} (limit {limit})" for name, _, limit, *_ in partitions))
@@ -115,8 +123,8 @@ def _check_gpu_memory(config: Config, add: Add) -> None:
     elif needed < smallest:
         add("ok", "gpu memory", f"{detail}; the smallest GPU here has {megabytes(smallest)}")
     else:
-        cure = "choose a smaller batch or image.size, train.precision: bfloat16, or another GPU"
-        add("fail", "gpu memory", f"{detail}; the smallest GPU here has only {megabytes(smallest)}: {cure}")
+        fix = "Choose a smaller batch or image.size, train.precision: bfloat16, or another GPU."
+        add("fail", "gpu memory", f"{detail}; the smallest GPU here has only {megabytes(smallest)}", fix)
 
 
 def _check_space(config: Config, add: Add, jobs: int) -> None:
@@ -126,7 +134,8 @@ def _check_space(config: Config, add: Add, jobs: int) -> None:
     runs, kept = each * len(names), each * len(config.expanded_runs() | names)
     needed, left = model * (kept + 3 * min(runs, jobs)), free(Path(config.results))
     detail = f"{runs} trainings need about {megabytes(needed)} for weights and checkpoints, {megabytes(left)} are free"
-    add("ok" if left > needed else "fail", "checkpoints", detail)
+    fix = f"Free space in {config.results}, or name another folder in `results`."
+    add("ok" if left > needed else "fail", "checkpoints", detail, fix)
 
 
 def _check_weights(config: Config, add: Add) -> None:
@@ -136,7 +145,7 @@ def _check_weights(config: Config, add: Add) -> None:
         try:
             backbone.load_pretrained(net, Path(config.model.weights))  # type: ignore[arg-type]  # only ResNets have them
         except FdamedError as error:
-            add("fail", "weights", f"{error.what} ({error.where}). {error.fix}")
+            add("fail", "weights", f"{error.what} ({error.where})", error.fix)
         else:
             add("ok", "weights", f"pretrained weights of the whole {config.model.backbone}")
     elif getattr(config.data, "paper_split", "") and config.phantom is None:
