@@ -47,7 +47,7 @@ SEEDS = {"config.yaml": [0, 1, 2], "classical.yaml": [0], "ten_seeds.yaml": [0, 
 TUNED = {
     "study": "tuned",
     "seeds": [0],
-    "split": {"val": 44},
+    "split": {"val": 80, "per_class": 20},
     "runs": {"gp_tuned": {"method": "gp", "tune": {"beta": [0.2, 0.5]}}},
 }
 """The reader's file with a tuned run; a smaller validation part could not choose."""
@@ -134,7 +134,7 @@ def environment(root: Path) -> dict[str, str]:
     }
 
 
-def smaller(content: dict[str, Any], name: str) -> dict[str, Any]:
+def smaller(content: dict[str, Any], file: str) -> dict[str, Any]:
     """A configuration that runs in seconds: the same hospitals, runs and rules on fewer and smaller images."""
     out = {key: value | SMALL.get(key, {}) if isinstance(value, dict) else value for key, value in content.items()}
     if content.get("model", {}).get("backbone") == "cnn":
@@ -142,16 +142,9 @@ def smaller(content: dict[str, Any], name: str) -> dict[str, Any]:
     if "split" in content:
         split = {k: v for k, v in content["split"].items() if k != "shares"}
         out["split"] = split | {k: n for k, n in SPLIT.items() if isinstance(split.get(k), int)}
-    if "runs" in content:
-        runs = [(run, options) for run, options in content["runs"].items() if options is not None]
-        removed = dict.fromkeys(run for run, options in content["runs"].items() if options is None)
-        kept = {run for run, _ in (*runs[:2], *runs[-1:])} | NAMED
-        out["runs"] = removed | {run: smaller_run(options) for run, options in runs if run in kept}
+    out |= few_runs(content)
     if "variants" in content:
-        out["variants"] = {variant: smaller(keys, variant) for variant, keys in content["variants"].items()}
-    if "published" in content and "runs" in content:
-        rows = content["published"]["values"]
-        out["published"] = content["published"] | {"values": {r: v for r, v in rows.items() if r in rows_of(out)}}
+        out["variants"] = {name: keys | few_runs(keys) for name, keys in content["variants"].items()}
     if "phantom" in content and content["data"]["layout"] == "midrc":
         out["phantom"] = content["phantom"] | MIDRC
     if "data" in content:
@@ -159,20 +152,34 @@ def smaller(content: dict[str, Any], name: str) -> dict[str, Any]:
         for domain in out["data"].get("domains", {}).values():
             if "fashion" in domain.get("root", ""):
                 domain["root"] = FASHION
-    if "data" in content or name in SEEDS:
-        out["seeds"] = SEEDS.get(name, [0])
+    if "data" in content or file in SEEDS:
+        out["seeds"] = SEEDS.get(file, [0])
+    return out
+
+
+def few_runs(content: dict[str, Any]) -> dict[str, Any]:
+    """The sections `runs` and `published` of a study or a variant, with the runs that are trained."""
+    if "runs" not in content:
+        return {}
+    runs = [(run, options) for run, options in content["runs"].items() if options is not None]
+    removed = dict.fromkeys(run for run, options in content["runs"].items() if options is None)
+    kept = {run for run, _ in (*runs[:2], *runs[-1:])} | NAMED
+    out: dict[str, Any] = {"runs": removed | {run: smaller_run(options) for run, options in runs if run in kept}}
+    if "published" in content:
+        rows = content["published"]["values"]
+        out["published"] = content["published"] | {"values": {r: v for r, v in rows.items() if r in rows_of(out)}}
     return out
 
 
 def smaller_run(options: dict[str, Any]) -> dict[str, Any]:
     """At most one warm-up round, fewer labels than the split has, and the first two values of a sweep."""
     out = dict(options)
-    if "warmup" in out:
+    if out.get("warmup"):
         given = out["warmup"]
         out["warmup"] = given | {"rounds": 1} if isinstance(given, dict) else min(given, 1)
-    if "labeled" in out:
+    if out.get("labeled"):
         out["labeled"] = LABELED // 2
-    if "sweep" in out:
+    if out.get("sweep"):  # null removes it
         few = {key: values[:2] for key, values in out["sweep"].items()}
         out["sweep"] = few | ({"labeled": [LABELED // 2, LABELED]} if "labeled" in few else {})
     return out
@@ -180,7 +187,7 @@ def smaller_run(options: dict[str, Any]) -> dict[str, Any]:
 
 def rows_of(content: dict[str, Any]) -> set[str]:
     """The names of a configuration's runs after expanding its sweeps."""
-    swept = {run: options.get("sweep", {}) for run, options in content["runs"].items() if options is not None}
+    swept = {run: options.get("sweep") or {} for run, options in content["runs"].items() if options is not None}
     return set(swept) | {f"{run}-{key}-{v}" for run, keys in swept.items() for key, vs in keys.items() for v in vs}
 
 

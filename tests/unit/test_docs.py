@@ -48,7 +48,7 @@ _spec = importlib.util.spec_from_file_location("docs_pages", ROOT / "docs/pages.
 assert _spec and _spec.loader
 pages = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(pages)
-MADE_BY_READER = {"mine.yaml", "tuned.yaml", "config/ours.yaml", "test_fedavgm.py"}
+MADE_BY_READER = {"mine.yaml", "tuned.yaml", "study.yaml", "config/ours.yaml", "test_fedavgm.py"}
 """Files that a page asks its reader to write."""
 OF_A_BUNDLE = "docs/README.md"
 """Written by `fdamed export --bundle`."""
