@@ -40,6 +40,7 @@ localrules:
 
 onstart:
     hold_study()
+    keep_config()
 
 
 rule all:

@@ -14,6 +14,7 @@ import pytest
 
 from fdamed.cli.commands import run as command
 from fdamed.cli.commands.run import STAGES, Progress, duration, follow
+from fdamed.pipeline.paths import Places
 
 RULES = Path(__file__).parents[2] / "workflow" / "rules"
 TABLE = [
@@ -93,7 +94,7 @@ def test_a_target_after_the_dashes_is_no_further_configuration_file(monkeypatch,
     monkeypatch.setattr(command, "follow", lambda words, _: given.append(words) or 0)
     study = SimpleNamespace(study="small")
     monkeypatch.setattr(command, "read_config", lambda _: study)
-    monkeypatch.setattr(command.Places, "of", lambda _: SimpleNamespace(root=tmp_path))
+    monkeypatch.setattr(command.Places, "of", lambda _: Places(tmp_path))
     with pytest.raises(SystemExit, match="0"):
         command.run(Namespace(config=["a.yaml", "b.yaml"], variant=variant, cores="2", arguments=["--", "data"]))
     read = get_argument_parser().parse_args(given[0][1:])
@@ -136,7 +137,7 @@ def test_all_gpus_of_the_machine_are_used_unless_told_otherwise(monkeypatch, tmp
     monkeypatch.setattr(command, "follow", lambda words, _: given.append(words) or 0)
     study = SimpleNamespace(study="small", train=SimpleNamespace(jobs_per_gpu=2))
     monkeypatch.setattr(command, "read_config", lambda _: study)
-    monkeypatch.setattr(command.Places, "of", lambda _: SimpleNamespace(root=tmp_path))
+    monkeypatch.setattr(command.Places, "of", lambda _: Places(tmp_path))
     for more in ([], ["--", "--resources", "gpu=1"]):
         with pytest.raises(SystemExit, match="0"):
             command.run(Namespace(config=["a.yaml"], variant="", cores="2", arguments=more))

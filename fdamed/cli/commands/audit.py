@@ -19,6 +19,8 @@ from numpy.typing import NDArray
 
 from fdamed.cli.options import read_config
 from fdamed.config.study import Config
+from fdamed.core.counts import counts_of
+from fdamed.core.disclosure import hides_classes
 from fdamed.core.errors import FdamedError
 from fdamed.core.files import write_json
 from fdamed.core.rng import stream
@@ -39,8 +41,10 @@ def run(arguments: argparse.Namespace) -> None:
     fedavg = (name for name, spec in config.expanded_runs().items() if spec.method == "fedavg" and name in runs)
     reference = next(fedavg, next(iter(runs)))
     random = stream(0, config.study, target, "audit")
-    content = {"target": target} | audit(frame, p, runs, reference, config.smallest_cell, random)
-    path = Places.of(config).root / "audit" / f"{target}.json"
+    root, smallest = Places.of(config).root, config.smallest_cell
+    classes = hides_classes(counts_of(root, target), smallest)
+    content = {"target": target} | audit(frame, p, runs, reference, smallest, random, classes)
+    path = root / "audit" / f"{target}.json"
     write_json(path, content)
     log.info(f"{len(content['pairs'])} pairs, {len(content['groups'])} groups: {path}")
 
