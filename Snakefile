@@ -48,6 +48,7 @@ localrules:
 
 onstart:
     hold_study()
+    keep_config()
 
 
 rule all:

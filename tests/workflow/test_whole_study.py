@@ -115,6 +115,7 @@ def test_the_probe_can_be_switched_off(tmp_path: Path) -> None:
     without.write_text(TINY.read_text().replace("advise: true", "audit: {attributes: false, membership: false}"))
     dry = snakemake(tmp_path, "-n", config=without)
     assert dry.returncode == 0 and "audit" in dry.stdout and "rule attributes" not in dry.stdout
+    assert not (tmp_path / "results").exists(), "a dry run writes nothing"
     assert "membership" not in dry.stdout
 
 
@@ -207,6 +208,17 @@ def test_a_misspelled_key_stops_before_anything_starts(tmp_path: Path) -> None:
     assert "runs.gp_auxinfo.bta" in stopped.stderr and "did you mean `beta`" in stopped.stderr
     assert "wrong.yaml" in stopped.stderr
     assert not (tmp_path / "results").exists()
+
+
+def test_a_real_run_says_which_configuration_its_views_show_and_a_dry_one_does_not(study: Path, tmp_path: Path) -> None:
+    clients = study / "results" / "tiny" / "clients"
+    last = (clients / "last_config").read_text()
+    kept = set(clients.glob("config.*.json"))
+    assert clients / last.strip() in kept
+    other = tmp_path / "other.yaml"
+    other.write_text(TINY.read_text().replace("smallest_cell: 1,", "public: true,"))
+    assert snakemake(study, "-n", config=other).returncode == 0
+    assert (clients / "last_config").read_text() == last and set(clients.glob("config.*.json")) == kept
 
 
 def test_a_killed_training_job_resumes_and_ends_with_the_same_bits(study: Path) -> None:

@@ -4,6 +4,7 @@ import shlex
 from contextlib import ExitStack
 
 from snakemake.exceptions import WorkflowError
+from snakemake.settings.types import DeploymentMethod
 
 from fdamed.config.base import without_defaults
 from fdamed.config.key_kinds import without_views
@@ -12,12 +13,13 @@ from fdamed.config.loader import parse as checked
 from fdamed.config.loader import read as read_strictly
 from fdamed.config.runs import candidates
 from fdamed.core.errors import FdamedError
-from fdamed.core.files import digest, private, read_json, write_json
+from fdamed.core.files import digest, private, write_json, write_text
 from fdamed.core.gpus import takes_gpu
 from fdamed.core.locks import locked
 from fdamed.core.provenance import digest_code, digest_package
 from fdamed.pipeline.batching import FILES as RUN_FILES
 from fdamed.pipeline.fingerprint import training_code
+from fdamed.pipeline.paths import LAST
 from fdamed.project import environment
 from fdamed.pipeline.selection import (
     analysis_files,
@@ -53,7 +55,7 @@ ROOT = f"{study.results}/{study.study}"
 SECTIONS = without_defaults(study)
 # What data and training depend on: a key that decides views only (config/key_kinds.py) never trains again.
 LASTING = without_views(SECTIONS)
-# Named by its content: a dry run with another configuration cannot change what running jobs read.
+# Named by its content: older ones are kept, for runs that were trained with them.
 CONFIG = f"{ROOT}/clients/config.{digest(SECTIONS)}.json"
 # Of `--sdm conda`; JSON is YAML, too.
 ENVIRONMENT = str(Path(f"{ROOT}/clients/fdamed.yaml").absolute())
@@ -91,15 +93,13 @@ wildcard_constraints:
 
 
 def keep_config():
-    """Write the resolved configuration and tell the jobs where it is.
+    """Write the resolved configuration, and that the study was last run with it: views show what it allows.
 
-    By the environment, not by params: its name changes with every key, and a job must run again only for its own.
+    Only at the start of a real run that holds the study; what a dry run was given decides nothing.
     """
     private(f"{ROOT}/clients")
-    for path, content in ((CONFIG, SECTIONS), (ENVIRONMENT, environment())):
-        if not Path(path).exists() or read_json(path) != content:
-            write_json(path, content)
-    shell.prefix(f"export FDAMED_CONFIG={shlex.quote(CONFIG)}; ")
+    write_json(CONFIG, SECTIONS)
+    write_text(f"{ROOT}/clients/{LAST}", f"{Path(CONFIG).name}\n")
 
 
 HELD = ExitStack()
@@ -243,4 +243,9 @@ def run_files():
     )
 
 
-keep_config()
+# The jobs learn it by the environment, not by params: its name changes with every key, and a job must run again only
+# for its own.
+shell.prefix(f"export FDAMED_CONFIG={shlex.quote(CONFIG)}; ")
+if DeploymentMethod.CONDA in workflow.deployment_settings.deployment_method:
+    private(f"{ROOT}/clients")
+    write_json(ENVIRONMENT, environment())

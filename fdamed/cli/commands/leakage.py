@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import logging
 from collections import Counter
 
 import numpy as np
@@ -29,7 +28,6 @@ from fdamed.data.manifest import PARTS
 from fdamed.data.splitting.leakage import check_manifests
 from fdamed.pipeline.paths import Places, clinical, rows_in
 
-log = logging.getLogger(__name__)
 GROUP = "prepare", 8
 PRIVATE = True
 OPTIONS = {"--config": ""}
@@ -66,4 +64,5 @@ def write(config: Config, split: Split, places: Places) -> None:
     write_counts(places.root, "leakage.json", summary)
     counts = leakage.patients_in_two_splits, leakage.patients_in_two_clients, len(pairs)
     parts, clients, copies = (vague(n, config.smallest_cell) for n in counts)
-    log.info(f"{parts} patients in two parts, {clients} at two clients, {copies} near-duplicates across parts")
+    # Not to the log, which lies outside the clients' folders and stays when the smallest cell is changed.
+    print(f"{parts} patients in two parts, {clients} at two clients, {copies} near-duplicates across parts")

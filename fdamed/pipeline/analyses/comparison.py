@@ -9,10 +9,12 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from fdamed.config.study import Config
+from fdamed.core.counts import counts_of
+from fdamed.core.disclosure import hides_classes
 from fdamed.core.errors import FdamedError
 from fdamed.core.rng import stream
 from fdamed.evaluation.audit import audit
-from fdamed.pipeline.paths import rows_in
+from fdamed.pipeline.paths import Places, rows_in
 from fdamed.pipeline.selection import all_runs
 
 
@@ -22,7 +24,8 @@ def compare(config: Config, target: str) -> dict[str, Any]:
     fedavg = (name for name, spec in config.expanded_runs().items() if spec.method == "fedavg" and name in runs)
     reference = next(fedavg, next(iter(runs)))
     random = stream(0, config.study, target, "audit")
-    return {"target": target} | audit(frame, p, runs, reference, config.smallest_cell, random)
+    classes = hides_classes(counts_of(Places.of(config).root, target), config.smallest_cell)
+    return {"target": target} | audit(frame, p, runs, reference, config.smallest_cell, random, classes)
 
 
 def predictions(config: Config, target: str) -> tuple[pd.DataFrame, NDArray[Any], dict[str, dict[int, int]]]:

@@ -15,7 +15,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from fdamed.config.study import Config
-from fdamed.core.disclosure import rounded
+from fdamed.core.disclosure import hides, rounded
 from fdamed.core.rng import stream
 from fdamed.data.loader import Labeled, balanced_part, load
 from fdamed.evaluation.attribute_inference import chosen
@@ -97,8 +97,13 @@ class Images:
     def attack(
         self, config: Config, likelihoods: list[NDArray[Any]], inside: list[NDArray[Any]]
     ) -> dict[str, Any] | None:
+        """The attack; None where members or others are so few, or of one class so few, that no score may be shown."""
         _, owner = np.unique(self.rows["patient"].to_numpy(), return_inverse=True)
         outside = self.rows["split"].isin(OTHERS).to_numpy()
+        for side in (outside, *inside):
+            patients = len(np.unique(owner[side]))
+            if hides(int(side.sum()), int(self.data.y[side].sum()), config.smallest_cell, patients):
+                return None
         random = stream(0, config.study, self.client, "membership", "bootstrap")
         smallest = config.smallest_cell
         return attack_patients(likelihoods, inside, outside, owner, self.data.y, random, smallest)

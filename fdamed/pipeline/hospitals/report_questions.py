@@ -11,7 +11,7 @@ from typing import Any
 
 from fdamed.config.study import Config
 from fdamed.core.counts import counts_of, study_counts
-from fdamed.core.disclosure import hides_score, released_counts, released_score, small, too_small, vague
+from fdamed.core.disclosure import hides_classes, hides_score, released_counts, released_score, small, too_small, vague
 from fdamed.core.files import atomic, read_json, read_lines, write_json, write_lines
 from fdamed.core.parts import TRAINED
 from fdamed.federation.messages import WireError
@@ -65,16 +65,17 @@ def _score(config: Config, client: str, head: Mapping[str, Any], body: bytes) ->
     if client != one.target:
         raise WireError("this hospital is not the target of the run")
     score(one, client, resident(config))
-    return _released(read_json(one.scores(client)), config)
+    return _released(read_json(one.scores(client)), config, client)
 
 
-def _released(found: Json, config: Config) -> Json:
+def _released(found: Json, config: Config, client: str) -> Json:
     hidden = ""
     if hides_score(found, config.smallest_cell):
         hidden = too_small(config.smallest_cell)
     elif "scalar" not in config.privacy.release:
         hidden = "the target releases no scalar"
-    return released_score(found, hidden)
+    classes = hides_classes(counts_of(Places.of(config).root, client), config.smallest_cell)
+    return released_score(found, hidden, config.smallest_cell, classes)
 
 
 def _cohort(config: Config, client: str, head: Mapping[str, Any], body: bytes) -> Json:

@@ -21,7 +21,7 @@ from fdamed.config.runs import THEN
 from fdamed.config.site import Site, own_config, study_digest
 from fdamed.config.study import Config
 from fdamed.core.counts import counts_of
-from fdamed.core.disclosure import hides_part, outside
+from fdamed.core.disclosure import outside, released_round, without_scores
 from fdamed.core.errors import FdamedError
 from fdamed.core.files import atomic, room_for
 from fdamed.federation.client import UNEXPECTED, Client, error_reply, find_step, handle_request
@@ -212,10 +212,9 @@ class Hospital:
         """Scores of a round without those that the policy holds back."""
         head, _ = unpack(reply)
         counts, smallest = counts_of(self.places.root, self.name), self.config.smallest_cell
-        hidden = tuple(f"{part}/" for part in ("val", "test") if hides_part(counts, part, smallest))
+        scores = released_round(head.get("scores", {}), counts, smallest)
         if "scalar" not in self.config.privacy.release:
-            hidden = ("val/", "test/")
-        scores = {k: v for k, v in head.get("scores", {}).items() if not k.startswith(hidden)}
+            scores = without_scores(scores)
         return pack(head | ({"scores": scores} if head.get("ok") else {}), b"")
 
     def _note(self, opened: Opened, head: dict[str, Any], reply: bytes) -> None:
