@@ -15,6 +15,7 @@ NO_RESULT = (
     "fdamed",
     "fdamed.core.counts",
     "fdamed.core.disclosure",
+    "fdamed.core.environment",
     "fdamed.core.errors",
     "fdamed.core.files",
     "fdamed.core.progress",
@@ -82,16 +83,32 @@ def tree_of(name: str) -> tuple[str, frozenset[str]]:
     place = _file(name)
     if place is None:
         raise ModuleNotFoundError(f"fdamed has no module {name}")
-    tree = _Plain().visit(ast.parse(place.read_text(encoding="utf-8")))
-    names = frozenset(n for node in ast.walk(tree) for n in _imported(node))
-    for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("fdamed"):
-            node.module = None
-    return hashlib.sha256(ast.dump(tree).encode()).hexdigest(), names
+    plain = _Plain()
+    tree = plain.visit(ast.parse(place.read_text(encoding="utf-8")))
+    return hashlib.sha256(ast.dump(tree).encode()).hexdigest(), frozenset(plain.imported)
 
 
 class _Plain(ast.NodeTransformer):
-    """Takes out docstrings, other strings that stand alone, and imports for type checkers."""
+    """Takes out docstrings, other strings that stand alone, imports for type checkers, and where fdamed's modules are."""
+
+    def __init__(self) -> None:
+        self.imported: set[str] = set()
+        """Modules of fdamed."""
+
+    def visit_Import(self, node: ast.Import) -> ast.AST:
+        self._note(*(alias.name for alias in node.names))
+        return node
+
+    def visit_ImportFrom(self, node: ast.ImportFrom) -> ast.AST:
+        if node.module and node.module.startswith("fdamed"):
+            self._note(node.module, *(f"{node.module}.{alias.name}" for alias in node.names))
+            node.module = None
+        return node
+
+    def _note(self, *names: str) -> None:
+        for parts in (name.split(".") for name in names):
+            if parts[0] == "fdamed":
+                self.imported |= {n for k in range(len(parts)) if _file(n := ".".join(parts[: k + 1]))}
 
     def visit_Expr(self, node: ast.Expr) -> ast.AST | None:
         alone = isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
@@ -100,18 +117,6 @@ class _Plain(ast.NodeTransformer):
     def visit_If(self, node: ast.If) -> ast.AST | None:
         types = isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
         return None if types else self.generic_visit(node)
-
-
-def _imported(node: ast.AST) -> Iterator[str]:
-    names: list[str] = []
-    if isinstance(node, ast.Import):
-        names = [alias.name for alias in node.names]
-    elif isinstance(node, ast.ImportFrom) and node.module:
-        names = [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
-    for name in names:
-        parts = name.split(".")
-        if parts[0] == "fdamed":
-            yield from (n for k in range(len(parts)) if _file(n := ".".join(parts[: k + 1])))
 
 
 def _file(name: str) -> Path | None:

@@ -152,7 +152,7 @@ class Hospital:
             model,
             stream_seed(one.seed, phase),
             states / shared_folder(phase) / ACCOUNT,
-            remembered(self.config, phase.spec, phase.method, self.threads),
+            remembered(self.config, phase.spec, method.steps, self.threads),
         )
         account = states / shared_folder(phase) / ACCOUNT
         home = home_of(one, phase.spec, phase.method, self.name, model, partial(own_file, self.folder), account)
