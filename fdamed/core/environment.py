@@ -27,8 +27,11 @@ CHOSEN = {
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 """Options of glibc's `mallopt`."""
-LARGEST_BLOCK = 1 << 30
-"""Bytes: what is larger goes back to the system when it is freed."""
+LARGEST_BLOCK = 1 << 25
+"""Bytes: what is larger goes back to the system when it is freed. glibc raises its own limit up to here; beyond it, blocks
+of many sizes would leave holes that are too small for the next."""
+KEPT = 1 << 30
+"""Bytes at the end of the heap that may be kept; by default twice the largest block that was freed."""
 
 
 def secure(environment: MutableMapping[str, str] = os.environ) -> None:
@@ -43,12 +46,12 @@ def secure(environment: MutableMapping[str, str] = os.environ) -> None:
 def keep_memory() -> None:
     """Let the allocator keep what tensors free, for the next batch.
 
-    By default glibc returns every large block to the system and gets it back page by page: a tenth to a quarter of the
-    CPU of training and predicting (decision 0096). Other allocators have no such setting and are left alone.
+    By default glibc returns large blocks to the system and gets them back page by page: a tenth of the CPU of training
+    and a quarter of that of predicting (decision 0096). Other allocators have no such setting and are left alone.
     """
     if sys.platform == "linux" and (mallopt := getattr(ctypes.CDLL(None), "mallopt", None)):
-        for option in (M_TRIM_THRESHOLD, M_MMAP_THRESHOLD):
-            mallopt(option, LARGEST_BLOCK)
+        mallopt(M_MMAP_THRESHOLD, LARGEST_BLOCK)
+        mallopt(M_TRIM_THRESHOLD, KEPT)
 
 
 def cores() -> int:

@@ -21,7 +21,7 @@ from fdamed.data.safe_paths import Roots
 FROM_HEADER = ("view", "projection", "sex", "age", "scanner", "burned_in")
 """Columns that a DICOM header fills where the tables say nothing."""
 CHUNK = 256
-FEW = 1024
+FEW = 10_000
 """Up to this number of files a pool of processes costs more than it saves."""
 Header = dict[str, Any] | Unreadable
 """The columns from a file's header, or why it is rejected."""
