@@ -44,7 +44,7 @@ STAGES = {
     "advice": ("advise",),
     "training": ("federate", "features", "fit_classical"),
     "choice of candidates": ("choose",),
-    "evaluation": ("evaluate",),
+    "evaluation": ("evaluate", "analyze"),
     "audits": ("audit", "attributes", "membership"),
     "report": ("report_page", "track"),
 }

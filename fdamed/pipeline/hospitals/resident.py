@@ -162,7 +162,7 @@ class Hospital:
             model,
             stream_seed(one.seed, phase),
             states / shared_folder(phase) / ACCOUNT,
-            remembered(self.config, phase.spec, phase.method, self.threads),
+            remembered(self.config, phase.spec, method.steps, self.threads),
             self._certificates,
         )
         account = states / shared_folder(phase) / ACCOUNT
