@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from fdamed.config.cross_checks import Catalog, Problems
-from fdamed.config.privacy import CELL, FOLDS, local_steps
+from fdamed.config.privacy import CELL, FOLDS, Minimum, epoch_steps, local_steps
 from fdamed.config.runs import Run
 from fdamed.config.split import Split
 from fdamed.config.study import Config, Recipe
@@ -50,15 +50,24 @@ def _fold_problems(name: str, run: Run, config: Config) -> Problems:
     labeled, minimum, recipe = run.labeled or config.split.labeled, config.minimum, config.train_of(run).target
     if not config.advise or not isinstance(labeled, int):
         return
-    steps = local_steps(labeled - labeled // FOLDS, recipe.batch, recipe.epochs)
-    if labeled // FOLDS < minimum.images or steps < minimum.steps:
+    enough = labels_for_folds(minimum, recipe)
+    if labeled < enough:
+        key = f"runs.{name}.labeled" if run.labeled else "split.labeled"
         yield (
             f"`runs.{name}`: `advise` holds out one of {FOLDS} folds of the {labeled} labeled images in turn: "
             f"a fold, or the steps on the rest, would be fewer than the minimum "
             f"({minimum.images} images, {minimum.steps} steps)",
-            "Set `advise: false`, or label more images, or lower `privacy.smallest_images` and "
+            f"Set `advise: false`, or `{key}: {enough}` or more, or lower `privacy.smallest_images` and "
             "`privacy.smallest_steps` if the hospital agrees.",
         )
+
+
+def labels_for_folds(minimum: Minimum, recipe: Recipe) -> int:
+    """The smallest number of labeled images whose folds, and the steps on the rest, reach the minimum."""
+    labeled = FOLDS * minimum.images
+    while recipe.epochs * epoch_steps(labeled - labeled // FOLDS, recipe.batch) < minimum.steps:
+        labeled += 1
+    return labeled
 
 
 def _phase_problems(phase: Run, config: Config, entry: Mapping[str, Any]) -> Problems:
@@ -87,6 +96,9 @@ def _phase_problems(phase: Run, config: Config, entry: Mapping[str, Any]) -> Pro
     if config.train_of(phase).precision != "float32":
         what = f"differential privacy: {config.train_of(phase).precision} is too coarse for exact clipping"
         yield what, "Set `train.precision: float32`."
+    if config.train_of(phase).source.steps is not None:
+        what = "differential privacy: the budget is accounted for whole epochs, not for `steps`"
+        yield what, "Remove `train.source.steps`."
 
 
 def _needs_each(phase: Run, config: Config, entry: Mapping[str, Any]) -> Iterator[str]:
@@ -119,7 +131,7 @@ def _minimum_problems(
         entry = known[phase.method]
         for target in targets:
             for client, recipe, n in training_images(phase, config, entry, target, images):
-                steps = None if entry.get("classical") else local_steps(n, recipe.batch, recipe.epochs)
+                steps = None if entry.get("classical") else local_steps(n, recipe)
                 refused = config.minimum.refusal(client, n, steps)
                 if refused:
                     few = n < config.minimum.images
@@ -128,15 +140,22 @@ def _minimum_problems(
 
 
 def too_few_steps_fix(name: str, phase: Run, config: Config, recipe: Recipe, images: int) -> str:
-    """How to fix a client with too few local steps: two keys, either of which is enough."""
-    one = local_steps(images, recipe.batch, 1)
+    """How to fix a client with too few local steps: any of these is enough."""
+    one = epoch_steps(images, recipe.batch)
     side = "target" if recipe == config.train_of(phase).target else "source"
-    key = f"runs.{name}.train" if side in (phase.train or {}) else "train"
+    if recipe.steps is not None and recipe.steps < config.minimum.steps:
+        key = f"runs.{name}.train" if side in (phase.train or {}) else "train"
+        return (
+            f"Write `{key}.{side}.steps: {config.minimum.steps}`, or `privacy.smallest_steps: {recipe.steps}` if the "
+            "hospital agrees (docs/explanation/privacy.md)."
+        )
+    own = f"runs.{name}.train.{side}.epochs"
     epochs = -(-config.minimum.steps // one)
     result = f"{vague(images, CELL)} images in batches of {recipe.batch}: {epochs * one} steps"
+    every = "" if side in (phase.train or {}) else f", or for all runs `train.{side}.epochs: {epochs}`"
     return (
-        f"Write `{key}.{side}.epochs: {epochs}` ({result}), or `privacy.smallest_steps: {recipe.epochs * one}` "
-        "if the hospital agrees (docs/explanation/privacy.md)."
+        f"Write `{own}: {epochs}` ({result}){every}, or leave {name} out of `runs`, or write "
+        f"`privacy.smallest_steps: {recipe.epochs * one}` if the hospital agrees (docs/explanation/privacy.md)."
     )
 
 

@@ -77,7 +77,8 @@ class Client:
 
     def local_steps(self, epochs: int | None = None) -> int:
         """Steps of local training for so many epochs; None: the recipe's."""
-        return local_steps(len(self.data), self.recipe.batch, epochs or self.recipe.epochs)
+        recipe = self.recipe if epochs is None else self.recipe.model_copy(update={"epochs": epochs})
+        return local_steps(len(self.data), recipe)
 
     def with_recipe(self, **changes: Any) -> Client:
         """The same client, state included, with these changes of its recipe."""

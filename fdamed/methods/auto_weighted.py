@@ -116,9 +116,8 @@ def compare_steps(client: Client, ask: Directions) -> Compared:
     if len(dots) > 1:
         t = torch.stack(dots).cpu().double().unbind()
         e = estimates(t, torch.stack(squares).cpu().tolist(), mean2, ask.norm * client.recipe.lr)
-    recipe, n = client.recipe, len(client.data)
-    nominal_step = recipe.lr * recipe.epochs * n / recipe.batch
-    return Compared(g=g, n=n, nominal_step=nominal_step, loss=outcome.loss, steps=len(dots), **vars(e))
+    n = len(client.data)
+    return Compared(g=g, n=n, nominal_step=client.recipe.reach(n), loss=outcome.loss, steps=len(dots), **vars(e))
 
 
 def _paced(client: Client, pace: float) -> Client:

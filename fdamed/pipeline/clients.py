@@ -15,13 +15,14 @@ from fdamed.config.base import without_defaults
 from fdamed.config.runs import Run
 from fdamed.config.split import Split
 from fdamed.config.study import Config
+from fdamed.core.environment import keep_memory
 from fdamed.core.errors import FdamedError
 from fdamed.core.files import digest, read_json
 from fdamed.core.parts import TRAINED
 from fdamed.core.rng import stream
 from fdamed.data.loader import load, patients
 from fdamed.evaluation.metrics import scores as scores_of
-from fdamed.federation.client import Client
+from fdamed.federation.client import Client, Step
 from fdamed.federation.method import Method
 from fdamed.federation.privacy_budget import FILE
 from fdamed.federation.questions import Home
@@ -56,6 +57,7 @@ Homes = Callable[[str, FlatModel], Home]
 
 def resident(config: Config, spec: Run | None = None) -> FlatModel:
     """The one model of this process, which all its clients use; with the auxiliary heads that the run `spec` shares."""
+    keep_memory()
     allow_tf32("float32")  # a client's training may allow it
     apart = config.train.transport == "multiprocess"
     share_device(config.train.jobs_per_gpu * (1 + len(config.split.clients) if apart else 1))
@@ -170,7 +172,7 @@ def build_server(
     kind = type(method)
     labels, every, train = kind.target_labels, kind.every_target_label, config.train_of(spec)
     client = partial(build_client, config, spec, target=target, seed=seed, labels=labels, every=every, stream_seed=own)
-    client = partial(client, answers=remembered(config, spec, method, threads))
+    client = partial(client, answers=remembered(config, spec, method.steps, threads))
     reach: Transport
     if wire:
         release = {p: frozenset(fact_of(config, p, "release")) for p in config.split.clients}
@@ -190,14 +192,14 @@ def build_server(
     return server
 
 
-def remembered(config: Config, spec: Run, method: Method[Any], threads: int) -> Answers | None:
-    """How the clients of a run remember answers, each below its own folder; under noise none does."""
+def remembered(config: Config, spec: Run, steps: Iterable[Step], threads: int) -> Answers | None:
+    """How the clients of a run remember answers to these steps, each below its own folder; under noise none does."""
     if not config.answers_mb or config.differential_of(spec):
         return None
     precision = config.train_of(spec).precision
     decides = [without_defaults(config.model), machine(config, threads, precision), np.__version__]
     limit = config.answers_mb * 10**6 // len(config.split.clients)
-    return Answers(Path(), limit, digest(decides), {step.name: step_code(step) for step in method.steps})
+    return Answers(Path(), limit, digest(decides), {step.name: step_code(step) for step in steps})
 
 
 def declare(config: Config, server: Server) -> None:

@@ -21,6 +21,7 @@ from fdamed.cli.commands import predict
 from fdamed.cli.main import main
 from fdamed.config import loader as configfile
 from fdamed.config.model import Model
+from fdamed.core.disclosure import SUPPRESSED
 from fdamed.core.files import write_json
 from fdamed.core.locks import locked
 from fdamed.core.rng import stream
@@ -245,6 +246,30 @@ def test_a_run_is_found_by_its_folder_with_the_configuration_it_was_trained_unde
     about = json.loads(capsys.readouterr().out)
     assert about == json.loads((models["fedavg"] / "model.json").read_text())
     assert (out / "model_card.md").read_text() == (models["fedavg"] / "model_card.md").read_text()
+
+
+def test_an_export_by_folder_shows_what_the_last_run_showed_and_never_what_an_older_configuration_did(
+    study: Path, tmp_path: Path
+) -> None:
+    """The study was run as public, then privately again; the older file may be the newer one on the disk."""
+    clients, folder = root(study) / "clients", root(study) / "runs" / "fedavg" / "edema" / "0"
+    kept = json.loads((clients / "config.kept.json").read_text())
+
+    def hidden(name: str) -> bool:
+        assert main(["export", str(folder), "--out", str(tmp_path / name)]) == 0
+        return f"{SUPPRESSED}: fewer than" in (tmp_path / name / "model_card.md").read_text()
+
+    names = {"config.private.json": {"smallest_cell": 1000}, "config.public.json": {"public": True}}
+    try:
+        for name, privacy in names.items():
+            write_json(clients / name, kept | {"privacy": kept["privacy"] | privacy})
+        assert hidden("unknown"), "the strictest, where nothing says which was the last"
+        for name in names:
+            (clients / "last_config").write_text(f"{name}\n")
+            assert hidden(name) == ("private" in name)
+    finally:
+        for name in (*names, "last_config"):
+            (clients / name).unlink(missing_ok=True)
 
 
 def test_what_cannot_be_exported_says_why(study: Path, tmp_path: Path, capsys) -> None:

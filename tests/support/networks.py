@@ -82,13 +82,13 @@ def every_run() -> dict[str, dict[str, Any]]:
     return runs | phases
 
 
-def write_images(root: Path, hospitals: tuple[str, ...]) -> None:
+def write_images(root: Path, hospitals: tuple[str, ...], images: int = 48) -> None:
     """A table and small images of these hospitals."""
     rows = []
     for hospital in hospitals:
         rng = stream(0, hospital).numpy
         (root / hospital).mkdir(parents=True)
-        for i in range(48):
+        for i in range(images):
             pixels = rng.integers(0, 120, (40, 40))
             pixels[10:30, 10:30] += 90 * (i % 2)
             Image.fromarray(pixels.astype(np.uint8)).save(root / hospital / f"{i:03d}.png")
@@ -109,13 +109,14 @@ class Federation:
     folder: Path
     port: int
     changes: dict[str, Any] = field(default_factory=dict)
+    images: int = 48
     running: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
     places: dict[str, list[str]] = field(default_factory=dict)
     """Name -> the beginning of its commands, such as those that enter a namespace."""
 
     def prepare(self, policies: dict[str, dict[str, Any]] | None = None) -> None:
         """Write data and study, invite all hospitals and let them join."""
-        write_images(self.folder / "pooled", HOSPITALS)
+        write_images(self.folder / "pooled", HOSPITALS, self.images)
         path = self.folder / "study.yaml"
         path.write_text(yaml.safe_dump(study(self.folder / "lead", self.port, **self.changes)), encoding="utf-8")
         invited = fdamed("invite", "--study", path, "--kits", self.folder / "kits", cwd=self.folder)
@@ -126,7 +127,7 @@ class Federation:
 
     def join(self, name: str, digest: str, policy: dict[str, Any]) -> None:
         own = self.folder / name
-        write_images(own / "data", (name,))
+        write_images(own / "data", (name,), self.images)
         raw = {"data": DATA | {"root": str(own / "data")}, "privacy": {"public": True}, "results": "results"} | policy
         (own / "own.yaml").write_text(yaml.safe_dump(raw), encoding="utf-8")
         words = ("--invitation", self.folder / "kits" / "invitations" / name, "--digest", digest)

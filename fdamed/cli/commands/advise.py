@@ -21,10 +21,12 @@ from torch import Tensor
 
 from fdamed.cli.options import read_config
 from fdamed.config.loader import catalog
+from fdamed.config.policy_checks import labels_for_folds
 from fdamed.config.privacy import FOLDS, local_steps
 from fdamed.config.runs import WARMUP, Run, Warmup
 from fdamed.config.study import Config
 from fdamed.core.disclosure import hides
+from fdamed.core.errors import FdamedError
 from fdamed.core.files import read_json, write_json, write_lines, write_text
 from fdamed.core.rng import Stream, stream
 from fdamed.data.loader import Labeled, balanced_part, load, patients
@@ -33,10 +35,12 @@ from fdamed.federation.client import Client
 from fdamed.federation.method import REGISTRY, Method
 from fdamed.federation.runner import run as run_rounds
 from fdamed.federation.server import Ledger, Server
+from fdamed.federation.storage.answers import Answers
 from fdamed.federation.transport.base import Transport
 from fdamed.models.flat import FlatModel
-from fdamed.pipeline.clients import build_client, declare, resident, transport
+from fdamed.pipeline.clients import build_client, declare, remembered, resident, transport
 from fdamed.pipeline.paths import Places, needed, weights_in
+from fdamed.pipeline.phases import steps_of
 from fdamed.pipeline.selection import check_known
 from fdamed.report.advice import decision_map, sentences
 from fdamed.report.plots.figure import standalone
@@ -63,12 +67,27 @@ def run(arguments: argparse.Namespace) -> None:
     targets = config.split.targets if arguments.target is None else (arguments.target,)
     for target in targets:
         check_known("client", target, config.split.clients)
+        check_folds(config, target, seed)
         found = advise(config, target, seed, arguments.threads)
         log.info("\n".join(sentences(found, config.sweeps())))
         cost = found["cost"]
         log.info(f"{target}: the trials cost {cost['share']:.2f} of one training run; the study has {cost['runs']}")
         if found["weak"]:
             log.warning(f"{target}: on so few images the target's gradient cannot be distinguished from noise")
+
+
+def check_folds(config: Config, target: str, seed: int) -> None:
+    """Raise before any training if no loss of a fold may leave the target; a study that asks for advice skips it."""
+    places, skipped = tryable(config, target, seed)
+    if skipped and not places and not config.advise:
+        recipes = [config.train_of(spec).target for spec in candidates(config).values()]
+        enough = max(labels_for_folds(config.minimum, recipe) for recipe in recipes)
+        raise FdamedError(
+            f"nothing can be tried on the labels of {target}: {skipped[0]['why']}",
+            "advise",
+            f"At least {enough} labeled images are needed (split.labeled, now {config.split.labeled}), and more where "
+            "patients have several; or lower the minimum that the message names, if the hospital agrees.",
+        )
 
 
 @dataclass(frozen=True)
@@ -116,12 +135,14 @@ class Stage:
 
     def _wire(self, spec: Run, fold: int | None = None, names: tuple[str, ...] = ()) -> Transport:
         config, places = self.config, Places.of(self.config)
+        steps = {step.name: step for run in candidates(config).values() for step in steps_of(config, run)}
+        answers = remembered(config, spec, steps.values(), self.threads)
         return transport(
             config,
             "advise",
             self.model,
             self.threads,
-            partial(client_of, config, spec, target=self.target, seed=self.seed, fold=fold),
+            partial(client_of, config, spec, target=self.target, seed=self.seed, fold=fold, answers=answers),
             lambda p: places.memory(p, "advise", self.target, self.seed) / "aside.safetensors",
             names,
         )
@@ -147,18 +168,15 @@ def advise(config: Config, target: str, seed: int, threads: int) -> dict[str, An
 def measured(stage: Stage, theta: Tensor) -> dict[str, Any]:
     """What is found after a warm-up from `theta`: the recommendations, their explanation and their cost."""
     config, sizes = stage.config, _counts(stage.config, stage.target)
+    places, skipped = tryable(config, stage.target, stage.seed)
     labeled = sizes.pop(stage.target)
     one_round = config.train.source.epochs * sum(sizes.values())
     warm, theta = warmed_up(stage, theta)
     server = stage.server(Run(method="advise"))
     server.begin(warm + 1, warm + 1)
     findings = survey(server, theta, labeled)
-    images, cells, skipped = warm * one_round + findings.images, [], []
-    for (number, noise), runs in regimes(config).items():
-        y, owner = _labeled(config, stage.target, number, stage.seed)
-        if why := too_small(config, runs, y, owner, stream(stage.seed, stage.target, "folds")):
-            skipped.append({"labeled": number, "noise": noise, "why": why})
-            continue
+    images, cells = warm * one_round + findings.images, []
+    for (number, noise), runs in places.items():
         found, used = tried(stage, runs, number, noise, theta, warm + 1)
         images += used
         cells.append({"labeled": number, "noise": noise, **recommend(found)})
@@ -192,6 +210,18 @@ def regimes(config: Config) -> dict[tuple[Any, float], dict[str, Run]]:
         for n, noise in places
     }
     return {place: there for place, there in found.items() if len(there) > 1}
+
+
+def tryable(config: Config, target: str, seed: int) -> tuple[dict[tuple[Any, float], dict[str, Run]], list[Any]]:
+    """The regimes whose folds are large enough, and the others with the reason."""
+    places, skipped = {}, []
+    for (number, noise), runs in regimes(config).items():
+        y, owner = _labeled(config, target, number, seed)
+        if why := too_small(config, runs, y, owner, stream(seed, target, "folds")):
+            skipped.append({"labeled": number, "noise": noise, "why": why})
+        else:
+            places[number, noise] = runs
+    return places, skipped
 
 
 def warmed_up(stage: Stage, theta: Tensor) -> tuple[int, Tensor]:
@@ -244,7 +274,7 @@ def too_small(
         return f"a fold has fewer than {minimum.images} images (privacy.smallest_images)"
     recipes = [config.train_of(spec).target for spec in runs.values()]
     least = min(len(y) - int(part.sum()) for part in parts)
-    if any(local_steps(least, recipe.batch, recipe.epochs) < minimum.steps for recipe in recipes):
+    if any(local_steps(least, recipe) < minimum.steps for recipe in recipes):
         return f"without a fold there are fewer than {minimum.steps} local steps (privacy.smallest_steps)"
     if any(hides(int(p.sum()), int((y[p] == 1).sum()), cell, len(np.unique(owner[p]))) for p in parts):
         return f"a fold has fewer than {cell} patients, or images of a class (privacy.smallest_cell)"
@@ -267,10 +297,21 @@ def _counts(config: Config, target: str) -> dict[str, int]:
 
 
 def client_of(
-    config: Config, spec: Run, client: str, target: str, seed: int, fold: int | None = None, **more: Any
+    config: Config,
+    spec: Run,
+    client: str,
+    target: str,
+    seed: int,
+    fold: int | None = None,
+    answers: Answers | None = None,
+    **more: Any,
 ) -> Client:
-    """One client; the target without a fold of its labeled images, if one is given."""
-    made = build_client(config, spec, client, target, seed, labels=True, every=False, **more)
+    """One client; the target without a fold of its labeled images, if one is given.
+
+    Runs ask sources the questions of the warm-up and the trials again, but none of the target without a fold.
+    """
+    known = answers if client != target else None
+    made = build_client(config, spec, client, target, seed, labels=True, every=False, answers=known, **more)
     if client != target or fold is None or not isinstance(made.data, Labeled):
         return made
     _, owner = _labeled(config, target, spec.labeled, seed)

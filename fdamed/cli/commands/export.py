@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 GROUP = "use the model", 1
 OPTIONS = {
     "folder": {"nargs": "?", "metavar": "RUN_FOLDER", "help": "results/STUDY/runs/RUN/TARGET/SEED, or:"},
-    "--config": {"required": False},
+    "--config": "",
     "--run": {"required": False},
     "--target": {"required": False},
     "--seed": {"required": False},

@@ -55,9 +55,8 @@ def train_locally(client: Client, ask: Model) -> Trained:
 def compute_update(client: Client, ask: Model) -> Moved:
     """Train for the client's epochs and send what changed."""
     loss = train_from(client, ask.x).loss
-    recipe = client.recipe
-    nominal_step = recipe.lr * recipe.epochs * len(client.data) / recipe.batch
-    return Moved(g=client.model.read().sub_(ask.x), n=len(client.data), nominal_step=nominal_step, loss=loss)
+    n = len(client.data)
+    return Moved(g=client.model.read().sub_(ask.x), n=n, nominal_step=client.recipe.reach(n), loss=loss)
 
 
 @step("continue_training")
