@@ -65,6 +65,7 @@ BENCHMARKS = {
     "fashion": {"= 9, 93, 64": "= 2, 4, 64"},
     "label_leakage": {"= 200, (1,": "= 4, (1,"},
     "private_training": {"= 800, 28, 4,": "= 320, 28, 1,"},
+    "secure_sums": {"728_000": "7_280", "11_200_000": "11_200"},
     "startup": {"REPEATS = 5": "REPEATS = 1", "code, folder, 2)": "code, folder, 1)", "in COMMANDS": "in COMMANDS[:3]"},
     "tca": {"= 3600, 4096, 100, 500": "= 360, 256, 20, 100", "TEXTBOOK = 1800": "TEXTBOOK = 180"},
     "validation": {"REPEATS = 2": "REPEATS = 1"},
