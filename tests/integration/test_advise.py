@@ -13,11 +13,11 @@ import pandas as pd
 import pytest
 
 from benchmarks import fedgp_figure2
-from fdamed.cli.commands.advise import too_small
 from fdamed.cli.main import main
 from fdamed.config.loader import parse
 from fdamed.core.files import read_lines
 from fdamed.core.rng import stream
+from fdamed.pipeline.trial_labels import too_small
 
 SIDE = 32
 CLIENTS = {"twin": "a", "opposite": "b", "target": "c"}

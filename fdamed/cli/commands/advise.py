@@ -14,23 +14,17 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from fdamed.cli.options import read_config
 from fdamed.config.loader import catalog
-from fdamed.config.policy_checks import labels_for_folds
-from fdamed.config.privacy import FOLDS, local_steps
+from fdamed.config.privacy import FOLDS
 from fdamed.config.runs import WARMUP, Run, Warmup
 from fdamed.config.study import Config
-from fdamed.core.disclosure import hides
-from fdamed.core.errors import FdamedError
 from fdamed.core.files import read_json, write_json, write_lines, write_text
-from fdamed.core.rng import Stream, stream
-from fdamed.data.loader import Labeled, balanced_part, load, patients
-from fdamed.data.splitting.folds import folds_of
+from fdamed.core.rng import stream
+from fdamed.data.loader import Labeled
 from fdamed.federation.client import Client
 from fdamed.federation.method import REGISTRY, Method
 from fdamed.federation.runner import run as run_rounds
@@ -42,12 +36,13 @@ from fdamed.pipeline.clients import build_client, declare, remembered, resident,
 from fdamed.pipeline.paths import Places, needed, weights_in
 from fdamed.pipeline.phases import steps_of
 from fdamed.pipeline.selection import check_known
+from fdamed.pipeline.trial_labels import candidates, check_folds, labeled_images, tryable
 from fdamed.report.advice import decision_map, sentences
 from fdamed.report.plots.figure import standalone
 from fdamed.theory.advice import explain, recommend
 from fdamed.theory.delta_error import Rule
 from fdamed.theory.survey import survey
-from fdamed.theory.trials import InFold, TrialServer, drops, is_candidate, without_fold
+from fdamed.theory.trials import InFold, TrialServer, drops, without_fold
 
 log = logging.getLogger(__name__)
 GROUP = "prepare", 11
@@ -74,20 +69,6 @@ def run(arguments: argparse.Namespace) -> None:
         log.info(f"{target}: the trials cost {cost['share']:.2f} of one training run; the study has {cost['runs']}")
         if found["weak"]:
             log.warning(f"{target}: on so few images the target's gradient cannot be distinguished from noise")
-
-
-def check_folds(config: Config, target: str, seed: int) -> None:
-    """Raise before any training if no loss of a fold may leave the target; a study that asks for advice skips it."""
-    places, skipped = tryable(config, target, seed)
-    if skipped and not places and not config.advise:
-        recipes = [config.train_of(spec).target for spec in candidates(config).values()]
-        enough = max(labels_for_folds(config.minimum, recipe) for recipe in recipes)
-        raise FdamedError(
-            f"nothing can be tried on the labels of {target}: {skipped[0]['why']}",
-            "advise",
-            f"At least {enough} labeled images are needed (split.labeled, now {config.split.labeled}), and more where "
-            "patients have several; or lower the minimum that the message names, if the hospital agrees.",
-        )
 
 
 @dataclass(frozen=True)
@@ -191,39 +172,6 @@ def measured(stage: Stage, theta: Tensor) -> dict[str, Any]:
     }
 
 
-def candidates(config: Config) -> dict[str, Run]:
-    """The runs of which one round can be tried: see `is_candidate`; not with auxiliary heads or a second phase."""
-    return {
-        name: spec
-        for name, spec in config.expanded_runs().items()
-        if spec.method in REGISTRY and is_candidate(REGISTRY[spec.method]) and not (spec.auxiliary or spec.then)
-    }
-
-
-def regimes(config: Config) -> dict[tuple[Any, float], dict[str, Run]]:
-    """(Labeled images, noise) -> the candidates there, where there are two; one that uses no labels is in all."""
-    runs, whole = candidates(config), config.split.labeled
-    labeled = {name: (spec.labeled or whole) if config.few_labels(spec) else None for name, spec in runs.items()}
-    places = {(n, config.noise_of(runs[name])): None for name, n in labeled.items() if n is not None}
-    found = {
-        (n, noise): {r: s for r, s in runs.items() if labeled[r] in (n, None) and config.noise_of(s) == noise}
-        for n, noise in places
-    }
-    return {place: there for place, there in found.items() if len(there) > 1}
-
-
-def tryable(config: Config, target: str, seed: int) -> tuple[dict[tuple[Any, float], dict[str, Run]], list[Any]]:
-    """The regimes whose folds are large enough, and the others with the reason."""
-    places, skipped = {}, []
-    for (number, noise), runs in regimes(config).items():
-        y, owner = _labeled(config, target, number, seed)
-        if why := too_small(config, runs, y, owner, stream(seed, target, "folds")):
-            skipped.append({"labeled": number, "noise": noise, "why": why})
-        else:
-            places[number, noise] = runs
-    return places, skipped
-
-
 def warmed_up(stage: Stage, theta: Tensor) -> tuple[int, Tensor]:
     """The warm-up that most runs of the study have, as they train it: its rounds, and its model.
 
@@ -261,34 +209,6 @@ def tried(
     return {name: out[name] for name in runs}, images
 
 
-def too_small(
-    config: Config, runs: Mapping[str, Run], y: NDArray[np.int64], owner: NDArray[np.int64], rng: Stream
-) -> str:
-    """Why losses of the folds of these labeled images may not leave the target, without a count; empty: they may.
-
-    Folds have whole patients, so their sizes are known here and not from the number of labels.
-    """
-    fold, minimum, cell = folds_of(y, owner, FOLDS, rng), config.minimum, config.smallest_cell
-    parts = [fold == k for k in range(FOLDS)]
-    if any(part.sum() < minimum.images for part in parts):
-        return f"a fold has fewer than {minimum.images} images (privacy.smallest_images)"
-    recipes = [config.train_of(spec).target for spec in runs.values()]
-    least = min(len(y) - int(part.sum()) for part in parts)
-    if any(local_steps(least, recipe) < minimum.steps for recipe in recipes):
-        return f"without a fold there are fewer than {minimum.steps} local steps (privacy.smallest_steps)"
-    if any(hides(int(p.sum()), int((y[p] == 1).sum()), cell, len(np.unique(owner[p]))) for p in parts):
-        return f"a fold has fewer than {cell} patients, or images of a class (privacy.smallest_cell)"
-    return ""
-
-
-def _labeled(config: Config, target: str, labeled: Any, seed: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Classes and patients of the target's labeled images, or of so many of them."""
-    folder = Places.of(config).client(target)
-    y, owner = load(folder, parts=("adapt",)).y, patients(folder, ("adapt",))
-    rows = balanced_part(y, labeled, seed) if isinstance(labeled, int) else slice(None)
-    return y[rows], owner[rows]
-
-
 def _counts(config: Config, target: str) -> dict[str, int]:
     """Images that each client trains on."""
     clients = read_json(needed(Places.of(config).root / "cohort.json", "split"))["clients"]
@@ -314,7 +234,7 @@ def client_of(
     made = build_client(config, spec, client, target, seed, labels=True, every=False, answers=known, **more)
     if client != target or fold is None or not isinstance(made.data, Labeled):
         return made
-    _, owner = _labeled(config, target, spec.labeled, seed)
+    _, owner = labeled_images(config, target, spec.labeled, seed)
     return replace(made, data=without_fold(made.data, owner, fold, stream(seed, target, "folds")))
 
 

@@ -73,3 +73,5 @@ def show(findings: Findings) -> None:
             share = f"{rate:.0%}" if isinstance(rate, float) else str(rate)
             table.add_row(client, str(entry["images"]), str(entry["patients"]), share, *cells)
         out.print(table)
+        if any("hidden" in str(entry) for entry in findings.clients.values()):
+            out.print("hidden: small enough to identify persons; exact in clients/*/counts.json after the split")

@@ -46,6 +46,8 @@ def run(arguments: argparse.Namespace) -> None:
     about = write(chosen, arguments.out, not arguments.without_onnx, arguments.bundle)
     if chosen.keeps:
         log.warning("this model stayed inside the client during the study; sharing the folder discloses it")
+    for caution in about["cautions"]:
+        log.warning(caution)
     if arguments.json:
         print_json(about)
         return

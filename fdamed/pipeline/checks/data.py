@@ -18,24 +18,30 @@ from fdamed.config.study import Config
 from fdamed.core.disclosure import hides, released_counts, vague
 from fdamed.core.errors import FdamedError
 from fdamed.core.files import free, megabytes
+from fdamed.core.gpus import takes_gpu
 from fdamed.core.rng import stream
 from fdamed.data.image import REASONS
 from fdamed.data.ingestion import check_files, read_rows
 from fdamed.data.row_reader import Rejects
 from fdamed.data.splitting.assignment import Keys
 from fdamed.data.splitting.cohort import build, truths, truths_per_patient
+from fdamed.evaluation.calibration import PER_BIN, POINTS
 from fdamed.evaluation.comparison import power
 from fdamed.evaluation.intervals import counted, listed
 from fdamed.evaluation.protocol import TOTAL, sizes
+from fdamed.evaluation.subgroups import groups
 from fdamed.pipeline.checks.cohort import constant_heads
 from fdamed.pipeline.checks.cohort import counted as counted_parts
 from fdamed.pipeline.paths import clinical
+from fdamed.pipeline.speed import images_to_train, seconds_per_image
 from fdamed.pipeline.tuning.validation_parts import choosers
 
 SAMPLE = 200
 """Files to open."""
 LARGE = 0.1
 """A study that can show only larger differences of AUC can hardly show that two methods differ."""
+MANY, SHORT = 10, 15.0
+"""Several trainings should share a job if there are so many, and one takes fewer seconds: a job takes 6 s to start."""
 SALT = "doctor"
 """These pseudonyms never leave the process."""
 
@@ -142,6 +148,7 @@ def _check_clients(config: Config, index: pd.DataFrame, findings: Findings) -> N
     _check_minimum(config, {client: found["images"] for client, found in counts.items()}, findings)
     _check_power(config, cohort.manifests, findings)
     _check_tuning(config, counts, findings)
+    _check_jobs(config, {client: found["images"] for client, found in counts.items()}, findings)
     cache, left = sum(map(len, cohort.manifests.values())) * config.image.size**2, free(Path(config.results))
     detail = f"the cache needs at most {megabytes(2 ** math.ceil(math.log2(cache + 1)))}"
     fix = f"Free space in {config.results}, name another folder in `results`, or choose a smaller image.size."
@@ -199,6 +206,7 @@ def _check_power(config: Config, manifests: Mapping[str, pd.DataFrame], findings
             f"{power.CORRELATION}, standard deviation over seeds {power.SEEDS})"
         )
         findings.add("ok" if points <= 100 * LARGE else "warn", "power", detail)
+        _check_sections(test, target, smallest, findings)
         if seeds == 1:
             findings.add(
                 "warn", "seeds", "one seed: a difference between methods cannot be distinguished from random variation"
@@ -215,7 +223,21 @@ def _check_power(config: Config, manifests: Mapping[str, pd.DataFrame], findings
     if hidden:
         few = f"fewer than {smallest} patients, or images of a class"
         detail = f"{few}, so that counts and scores are not shown: {listed(hidden, 6)}"
-        findings.add("warn", "small counts", detail)
+        findings.add(
+            "warn", "small counts", f"{detail}; all of them stay in clients/*/counts.json and clients/*/scores"
+        )
+
+
+def _check_sections(test: pd.DataFrame, target: str, smallest: int, findings: Findings) -> None:
+    """Whether the report can show subgroups and calibration of a target."""
+    missing = []
+    if not any(len(group.by) == 1 for group in groups(test, smallest)):
+        missing.append(f"subgroups (each needs {smallest} patients, and images of both classes)")
+    ill = int(test["y"].sum())
+    if min(len(test) // PER_BIN, ill // smallest, (len(test) - ill) // smallest) < POINTS:
+        missing.append(f"calibration (it needs {POINTS} times {PER_BIN} test images of both classes)")
+    if missing:
+        findings.add("warn", "report", f"the test part of {target} is small: without {listed(missing)}")
 
 
 def _check_tuning(config: Config, counts: Mapping[str, Any], findings: Findings) -> None:
@@ -234,3 +256,23 @@ def _check_tuning(config: Config, counts: Mapping[str, Any], findings: Findings)
             cost = labels if clients == [target] else f"no label of it, those of {listed(clients, 6)}"
             detail = f"{name} at {target}: {number} trainings for each seed; the choice costs {cost}"
             findings.add("ok", "tuning", detail)
+            asked = [client for client in config.split.clients if client != target]
+            if clients != [target] and len(clients) < len(asked):
+                small = listed([client for client in asked if client not in clients], 6)
+                detail = f"{name}: {listed(clients, 6)} alone chooses" if len(clients) == 1 else f"{name}: some choose"
+                findings.add("warn", "tuning", f"{detail}; too few validation images at {small} (split.val)")
+
+
+def _check_jobs(config: Config, images: dict[str, dict[str, int]], findings: Findings) -> None:
+    """Whether most of the time of many short trainings goes into starting them."""
+    number = len(config.trained_runs()) * len(config.split.targets) * len(config.seeds)
+    if config.batch_runs > 1 or number < MANY or takes_gpu(config.train.device):
+        return
+    seconds = images_to_train(config, catalog(), images) * seconds_per_image(config) / number
+    if seconds < SHORT:
+        size = min(len(config.trained_runs()), 8)
+        detail = (
+            f"{number} trainings of about {max(1, round(seconds))} s of CPU each, and starting a job takes about 6 s"
+        )
+        fix = f"`batch_runs: {size}` trains several in one job; set it before the first run."
+        findings.add("warn", "jobs", detail, fix)
