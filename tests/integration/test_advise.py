@@ -172,7 +172,9 @@ def test_the_advice_is_the_same_with_one_process_a_hospital(study: Path, tmp_pat
     assert [row["run"] for row in json.loads(found[0])["cells"][0]["ranking"]] != []
 
 
-def test_what_advice_asks_of_sources_is_remembered_for_the_runs_and_changes_nothing(study: Path, tmp_path: Path) -> None:
+def test_what_advice_asks_of_sources_is_remembered_for_the_runs_and_changes_nothing(
+    study: Path, tmp_path: Path
+) -> None:
     raw = json.loads((study / "config.json").read_text())
     root, found = study / "results" / "small", []
     raw |= {"study": "remembering", "results": str(tmp_path), "runs": {"fedavg": {}, "gp": {"warmup": 1}}}
