@@ -21,7 +21,7 @@ from fdamed.core.signals import EXIT, Stopped
 log = logging.getLogger(__name__)
 AND = "+"
 OBJECTS = 50_000
-"""New objects before garbage is looked for: imports make none, and with Python's 700 the search took a tenth of them."""
+"""New objects before garbage is looked for: imports make none, and with Python's 700 the search takes a tenth of it."""
 
 
 def parsed(words: Sequence[str]) -> argparse.Namespace:
