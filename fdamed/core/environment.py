@@ -1,4 +1,4 @@
-"""What every process sets before its imports (no telemetry, short waits), and how it keeps memory."""
+"""What every process sets before its imports: no code from files, no telemetry, short waits; how it keeps memory."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ CHOSEN = {
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 """Options of glibc's `mallopt`."""
 LARGEST_BLOCK = 1 << 25
-"""Bytes: what is larger goes back to the system when it is freed. glibc raises its own limit up to here; beyond it,
-blocks of many sizes would leave holes that are too small for the next."""
+"""Bytes: what is larger goes back to the system when it is freed. glibc raises its own limit up to here; larger blocks
+in the heap would leave holes that are too small for the next."""
 KEPT = 1 << 30
 """Bytes at the end of the heap that may be kept; by default twice the largest block that was freed."""
 

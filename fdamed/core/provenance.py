@@ -96,27 +96,29 @@ def _read(node: Any, words: list[str], imported: set[str]) -> None:
 
     Left out: docstrings and other strings that stand alone, imports for type checkers, where fdamed's modules are.
     """
-    kind = type(node)
-    if kind is list:
+    if isinstance(node, list):
         words.append("[")
         for part in node:
             _read(part, words, imported)
         words.append("]")
     elif not issubclass(kind, ast.AST):
         words.append(repr(node))
-    elif not (
-        (kind is ast.Expr and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str))
-        or (kind is ast.If and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING")
-    ):
-        if kind is ast.Import:
+    elif not _says_nothing(node):
+        if isinstance(node, ast.Import):
             imported.update(_modules(*(alias.name for alias in node.names)))
-        elif kind is ast.ImportFrom and (node.module or "").startswith("fdamed"):
-            imported.update(_modules(node.module, *(f"{node.module}.{alias.name}" for alias in node.names)))
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("fdamed"):
+            imported.update(_modules(str(node.module), *(f"{node.module}.{alias.name}" for alias in node.names)))
             node.module = None
-        words.append(kind.__name__)
-        for name in kind._fields:
+        words.append(type(node).__name__)
+        for name in node._fields:
             if name != "ctx":  # follows from the place of the node
                 _read(getattr(node, name), words, imported)
+
+
+def _says_nothing(node: ast.AST) -> bool:
+    if isinstance(node, ast.Expr):
+        return isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+    return isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
 
 
 def _modules(*names: str) -> Iterator[str]:

@@ -38,7 +38,7 @@ OPTIONS = {
     "arguments": {"nargs": "...", "metavar": "-- SNAKEMAKE ARGUMENTS"},
 }
 STAGES = {
-    "data": ("phantom", "ingest", "split", "leakage", "partition"),
+    "data": ("phantom", "ingest", "split", "leakage", "partition", "prepare"),
     "images": ("cache",),
     "initial weights": ("init",),
     "advice": ("advise",),
