@@ -101,7 +101,7 @@ def _read(node: Any, words: list[str], imported: set[str]) -> None:
         for part in node:
             _read(part, words, imported)
         words.append("]")
-    elif not issubclass(kind, ast.AST):
+    elif not isinstance(node, ast.AST):
         words.append(repr(node))
     elif not _says_nothing(node):
         if isinstance(node, ast.Import):
