@@ -27,7 +27,7 @@ from fdamed.evaluation.costs import sent
 from fdamed.evaluation.intervals import count, interval, megabytes, over_seeds
 from fdamed.evaluation.metrics import NAMES
 from fdamed.evaluation.run_tables import tidy
-from fdamed.export.cautions import Attacks, attacked, revealing
+from fdamed.export.cautions import Attacks, attacked, cautions, revealing
 
 NOT_MEASURED = "not measured"
 ATTRIBUTES = ("sex", "age", "race", "view", "scanner")
@@ -84,6 +84,7 @@ def _facts(config: Config, record: Record, about: Mapping[str, Any]) -> dict[str
         "without_groups": [a for a in ATTRIBUTES if not any(cells[0].startswith(f"{a}: ") for cells in groups)],
         "calibration": calibration,
         "private": record.facts.get("privacy"),
+        "cautions": cautions(config, record),
         "attacked": attack_rows(attacked(config, record)),
         "noise_modes": protocol.NOISE_MODES,
         "many": MANY,

@@ -271,8 +271,6 @@ def _check_jobs(config: Config, images: dict[str, dict[str, int]], findings: Fin
     seconds = images_to_train(config, catalog(), images) * seconds_per_image(config) / number
     if seconds < SHORT:
         size = min(len(config.trained_runs()), 8)
-        detail = (
-            f"{number} trainings of about {max(1, round(seconds))} s of CPU each, and starting a job takes about 6 s"
-        )
+        detail = f"{number} trainings of about {max(1, round(seconds))} s of CPU each; starting a job takes about 6 s"
         fix = f"`batch_runs: {size}` trains several in one job; set it before the first run."
         findings.add("warn", "jobs", detail, fix)
