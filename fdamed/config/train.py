@@ -166,10 +166,6 @@ class Recipe(Strict):
         every = self.epochs * images
         return every if self.steps is None else min(every, self.steps * self.batch)
 
-    def reach(self, images: int) -> float:
-        """Learning rate x the number of local steps, where a last small batch counts by its share."""
-        return self.lr * self.images_seen(images) / self.batch
-
     def at(self, round: int) -> Recipe:
         """The recipe with the learning rate of round 1, 2, ..."""
         if self.decay is None:

@@ -70,7 +70,8 @@ def check(words: list[str]) -> None:
         targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
         assert [w for w in words[1:] if "=" not in w and w not in targets] == []
     elif program == "fdamed":
-        parse(words[1:])
+        for command in " ".join(words[1:]).split(" + "):  # commands that one process runs in turn
+            parse(command.split(" "))
         check_configurations(words, "--config")
     elif program == "snakemake":
         check_configurations(words, "--configfile")

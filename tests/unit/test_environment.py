@@ -25,4 +25,6 @@ def test_memory_that_tensors_free_is_used_again_without_page_faults() -> None:
     default, kept = (
         int(subprocess.check_output([sys.executable, "-c", PREDICT.format(kept=kept)])) for kept in (False, True)
     )
+    if not default:
+        pytest.skip("the allocator keeps such blocks by itself here")
     assert kept < default / 3, (kept, default)

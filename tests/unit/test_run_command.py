@@ -152,7 +152,7 @@ def test_a_study_that_ends_well_in_spite_of_a_signal_has_ended_well() -> None:
 def test_the_jobs_of_a_dry_run_are_shown_as_snakemake_lists_them(monkeypatch, tmp_path: Path, capsys) -> None:
     listed = [*TABLE, "rule cache:", "    jobid: 3"]
     monkeypatch.setattr(command, "read_config", lambda _: SimpleNamespace(study="small"))
-    monkeypatch.setattr(command.Places, "of", lambda _: SimpleNamespace(root=tmp_path))
+    monkeypatch.setattr(command.Places, "of", lambda _: SimpleNamespace(root=tmp_path, clients=tmp_path))
     shim = tmp_path / "snakemake"
     shim.write_text(f"#!{sys.executable}\nprint({chr(10).join(listed)!r})\n")
     shim.chmod(0o755)

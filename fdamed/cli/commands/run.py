@@ -42,7 +42,7 @@ STAGES = {
     "images": ("cache",),
     "initial weights": ("init",),
     "advice": ("advise",),
-    "training": ("federate", "features", "fit_classical"),
+    "training": ("federate", "lead", "features", "fit_classical"),
     "choice of candidates": ("choose",),
     "evaluation": ("evaluate", "analyze"),
     "audits": ("audit", "attributes", "membership"),

@@ -56,7 +56,14 @@ def compute_update(client: Client, ask: Model) -> Moved:
     """Train for the client's epochs and send what changed."""
     loss = train_from(client, ask.x).loss
     n = len(client.data)
-    return Moved(g=client.model.read().sub_(ask.x), n=n, nominal_step=client.recipe.reach(n), loss=loss)
+    return Moved(g=client.model.read().sub_(ask.x), n=n, nominal_step=nominal_step_of(client), loss=loss)
+
+
+def nominal_step_of(client: Client) -> float:
+    """Learning rate x the number of local steps, where a last small batch counts by its share."""
+    recipe = client.recipe
+    seen = recipe.epochs * len(client.data)
+    return recipe.lr * (seen if recipe.steps is None else min(seen, recipe.steps * recipe.batch)) / recipe.batch
 
 
 @step("continue_training")
