@@ -21,7 +21,7 @@ from fdamed.cli.commands import predict
 from fdamed.cli.main import main
 from fdamed.config import loader as configfile
 from fdamed.config.model import Model
-from fdamed.core.files import write_json
+from fdamed.core.files import umask, write_json
 from fdamed.core.locks import locked
 from fdamed.core.rng import stream
 from fdamed.export import bundle as exported_models
@@ -226,6 +226,7 @@ def test_the_forms_of_the_model_agree_and_the_folder_says_how_well(models) -> No
             *("model.json", "model.onnx", "model.safetensors", "model_card.html", "model_card.md"),
         ]
         assert not list(folder.parent.glob(".*")), "nothing half-written is left"
+        assert {p.stat().st_mode & 0o777 for p in folder.iterdir()} == {0o666 & ~umask()}
 
 
 def test_nothing_of_a_patient_or_of_the_machine_is_in_the_folder(study: Path, models) -> None:
@@ -334,7 +335,7 @@ def test_the_card_shows_what_was_measured_and_what_was_not(study: Path, models) 
         assert f"\n## {heading}\n" in card
     assert f"All methods of the study: {HEADING}\n" in card and "More." not in card
     assert "synthetic phantoms" in card and "Not** for diagnosis" in card
-    assert "Membership inference: in the study's report" in card
+    assert "Membership inference: not measured" in card
     assert "Reconstruction of images from this model: not measured." in card
     score = json.loads((root(study) / "clients/edema/scores/fedavg/edema/0.json").read_text())
     assert score["positives"] < 8, "the study's test part is small enough to be hidden"
