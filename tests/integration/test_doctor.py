@@ -78,6 +78,37 @@ def test_what_the_study_can_show_is_reported_before_training(tmp_path: Path, cap
     assert sum(map(int, entry["positives"].values())) == entry["images"] * entry["positive"]
 
 
+def test_what_the_report_will_lack_and_where_hidden_counts_are_is_said_before_training(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    tree(tmp_path)
+    path = configure(tmp_path, privacy={"smallest_images": 1, "smallest_steps": 1})
+    status, detail = checks(doctor_report(path, capfd)[1])["small counts"]
+    assert status == "warn" and "clients/*/counts.json" in detail
+    assert main(["doctor", "--config", str(path)]) == 0
+    assert "hidden: small enough to identify persons; exact in clients/*/counts.json" in capfd.readouterr().out
+    status, detail = checks(doctor_report(configure(tmp_path, privacy="public"), capfd)[1])["report"]
+    assert status == "warn" and "without calibration (it needs 3 times 20 test images of both classes)" in detail
+
+
+def test_many_short_trainings_are_better_in_few_jobs(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tree(tmp_path)
+    runs = {f"run_{n}": {"method": "fedavg"} for n in range(6)}
+    short = {"runs": runs, "train": {"rounds": 2, "device": "cpu"}}
+
+    def found(seconds: float, **changes: Any) -> dict[str, Any]:
+        monkeypatch.setattr("fdamed.pipeline.checks.data.seconds_per_image", lambda _: seconds)
+        content = yaml.safe_load(configure(tmp_path, **short).read_text()) | {"seeds": [0, 1]} | changes
+        (tmp_path / "jobs.yaml").write_text(yaml.safe_dump(content))
+        return {c["check"]: c for c in doctor_report(tmp_path / "jobs.yaml", capfd)[1]["checks"]}
+
+    assert "12 trainings of about 1 s" in found(1e-4)["jobs"]["detail"]
+    assert found(1e-4)["jobs"]["fix"].startswith("`batch_runs: 6` trains several in one job")
+    assert "jobs" not in found(1.0) and "jobs" not in found(1e-4, batch_runs=6) and "jobs" not in found(1e-4, seeds=[0])
+
+
 def test_the_table_for_people_says_the_same(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert main(["doctor", "--config", str(tree(tmp_path))]) == 0
     out = capfd.readouterr().out
