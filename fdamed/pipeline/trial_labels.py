@@ -1,8 +1,4 @@
-<<<<<<< HEAD
-"""Labels on which runs can be tried before training: which runs compete on them, and whether folds are large enough."""
-=======
 """The labels on which runs can be tried before training: which runs compete, and whether folds are large enough."""
->>>>>>> words
 
 from __future__ import annotations
 
