@@ -16,6 +16,7 @@ from fdamed.cli.commands import serve
 from fdamed.config.site import Site, shared_study, study_digest
 from fdamed.config.study import Config
 from fdamed.core.errors import FdamedError
+from fdamed.core.locks import locked
 from fdamed.federation.absences import DroppedOut
 from fdamed.federation.messages import unpack
 from fdamed.pipeline.hospitals import resident
@@ -95,6 +96,23 @@ def test_a_hospital_whose_data_changed_stops_the_study(together: Config, tmp_pat
     with pytest.raises(FdamedError, match="the data of north has changed since the study began") as error:
         greeted(lead, wire)
     assert "another `study`" in error.value.fix
+
+
+def test_a_second_hospital_of_the_same_name_is_refused(together: Config, tmp_path: Path) -> None:  # noqa: F811
+    """A copy of north's data, file and kit on another machine: after a fault it could answer in north's place."""
+    lead, hospitals = apart(together, tmp_path / "first")
+    _, others = apart(together, tmp_path / "second")
+    wire = Direct(dict(hospitals))
+    greeted(lead, wire)
+    greeted(lead, wire)
+    wire.hospitals["north"] = others["north"]
+    with pytest.raises(FdamedError, match="two `fdamed serve` may run under its name"):
+        greeted(lead, wire)
+
+
+def test_a_folder_is_served_once(tmp_path: Path) -> None:
+    with locked(tmp_path), pytest.raises(FdamedError, match="another run is writing to this folder"), locked(tmp_path):
+        pass
 
 
 def test_a_hospital_is_warned_if_its_tables_have_changed_since_they_were_read(

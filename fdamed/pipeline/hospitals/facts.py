@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import secrets
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +12,13 @@ from fdamed.config.study import Config
 from fdamed.core.counts import counts_of
 from fdamed.core.disclosure import PUBLIC
 from fdamed.core.errors import FdamedError
-from fdamed.core.files import digest, digest_file, private, read_json, write_json
+from fdamed.core.files import digest, digest_file, private, read_json, write_json, write_text
 from fdamed.core.parts import TRAINED
 from fdamed.pipeline.paths import Places, needed
 
 FACTS = "facts.json"
 """What a hospital has answered, in the lead's folder for it."""
+PLACE = "place"
 CLOCK = 60.0
 """Seconds that the clock of a hospital may differ from the server's without a warning."""
 log = logging.getLogger(__name__)
@@ -59,7 +61,15 @@ def _release(config: Config, client: str) -> list[str]:
     return list(config.privacy.release)
 
 
-KNOWN = {"data": _data, "heads": _heads, "positives": _positives, "release": _release}
+def _place(config: Config, client: str) -> str:
+    """A random name of the client's folder: two machines that serve under one name have two."""
+    path = Places.of(config).client(client) / PLACE
+    if not path.exists():
+        write_text(path, secrets.token_hex(8))
+    return path.read_text(encoding="utf-8")
+
+
+KNOWN = {"data": _data, "heads": _heads, "positives": _positives, "release": _release, "place": _place}
 
 
 def write_told(config: Config, told: dict[str, dict[str, Any]]) -> None:
@@ -81,8 +91,15 @@ def write_told(config: Config, told: dict[str, dict[str, Any]]) -> None:
 
 
 def _check_unchanged(path: Path, client: str, facts: dict[str, Any]) -> None:
-    """Raise if a hospital has other data than when the study began: its runs would mix both."""
-    if path.exists() and read_json(path)["data"] != facts["data"]:
+    """Raise if a hospital is another one, or has other data, than when the study began: its runs would mix both."""
+    before = read_json(path) if path.exists() else facts
+    if before.get("place") != facts.get("place"):
+        raise FdamedError(
+            f"{client} answers from another folder than before: two `fdamed serve` may run under its name",
+            f"hospital {client}",
+            f"Stop one of them. If the hospital has moved: remove {path} and the folder runs/ to train all again.",
+        )
+    if before["data"] != facts["data"]:
         raise FdamedError(
             f"the data of {client} has changed since the study began",
             f"hospital {client}",
