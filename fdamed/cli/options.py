@@ -84,8 +84,12 @@ def print_json(content: Any) -> None:
     print(json.dumps(content, indent=1, ensure_ascii=False))
 
 
+def left_out(counts: Mapping[str, int], smallest: int) -> str:
+    """What a step left out, by reason; small counts as a range."""
+    return ", ".join(f"{reason} ({vague(n, smallest)})" for reason, n in counts.items() if n)
+
+
 def print_left_out(where: str, counts: Mapping[str, int], smallest: int) -> None:
-    """One line about what a step left out, by reason, for whoever runs the study; small counts as a range."""
-    shown = ", ".join(f"{reason} ({vague(n, smallest)})" for reason, n in counts.items() if n)
-    if shown:
+    """One line about it, for whoever runs the study."""
+    if shown := left_out(counts, smallest):
         print(f"{LEFT_OUT}{where}: {shown}", flush=True)

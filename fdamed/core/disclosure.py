@@ -121,6 +121,18 @@ def released_total(counts: Mapping[str, Any], what: str, smallest: int) -> int |
     return None if None in parts else sum(parts)
 
 
+def released_reasons(counts: Mapping[str, int], smallest: int) -> dict[str, int | None]:
+    """Counts by reason; None where one is small."""
+    return {reason: None if small(n, smallest) else n for reason, n in counts.items()}
+
+
+def released_flow(rows: int, left_out: Mapping[str, int], images: int | None, smallest: int) -> dict[str, Any]:
+    """From the rows of a client to its images. All rows are held back if a part of them is, as it would follow."""
+    reasons = released_reasons(left_out, smallest)
+    hidden = images is None or None in reasons.values()
+    return {"rows": None if hidden else rows, "left_out": reasons, "images": images}
+
+
 def released_score(score: Mapping[str, Any], hidden: bool, smallest: int, classes: bool = False) -> dict[str, Any]:
     """A file of scores as it may be shown: without its counts, and without any score if it is `hidden`.
 

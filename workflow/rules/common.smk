@@ -96,6 +96,7 @@ def keep_config():
     """
     private(f"{ROOT}/clients")
     write_json(CONFIG, SECTIONS)
+    write_json(ENVIRONMENT, environment())
     write_text(f"{ROOT}/clients/{LAST}", f"{Path(CONFIG).name}\n")
 
 
@@ -243,6 +244,7 @@ def run_files():
 # The jobs learn it by the environment, not by params: its name changes with every key, and a job must run again only
 # for its own.
 shell.prefix(f"export FDAMED_CONFIG={shlex.quote(CONFIG)}; ")
+# Conda's environments are made before a run starts.
 if DeploymentMethod.CONDA in workflow.deployment_settings.deployment_method:
     private(f"{ROOT}/clients")
     write_json(ENVIRONMENT, environment())

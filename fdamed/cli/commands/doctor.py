@@ -24,13 +24,13 @@ from rich.text import Text
 
 from fdamed.cli.commands.split import asked, constant_heads
 from fdamed.cli.commands.split import counted as counts_in
-from fdamed.cli.options import print_json, read_config
+from fdamed.cli.options import left_out, print_json, read_config
 from fdamed.config.datasets import Benchmark
 from fdamed.config.loader import catalog
 from fdamed.config.policy_checks import check_minimum
 from fdamed.config.runs import candidates
 from fdamed.config.study import Config
-from fdamed.core.disclosure import hides, released_counts, vague
+from fdamed.core.disclosure import hides, hides_classes, released_counts, vague
 from fdamed.core.environment import cores
 from fdamed.core.errors import FdamedError
 from fdamed.core.files import free, megabytes
@@ -232,6 +232,9 @@ def _check_clients(config: Config, index: pd.DataFrame, report: Report) -> None:
     report.clients = _shown(counts, smallest)
     for note in cohort.notes[1:]:
         report.add("warn", "hospitals", note)
+    for client, reasons in cohort.left_out.items():
+        if shown := left_out(reasons, smallest):
+            report.add("ok", "left out", f"rows of {client} that are not used: {shown}")
     for note in constant_heads(config, cohort.manifests).values():
         report.add("warn", "heads", note)
     report.add("ok", "hospitals", f"the data can be split into {len(cohort.manifests)} hospitals by {split.by}")
@@ -270,8 +273,11 @@ def _check_power(config: Config, manifests: Mapping[str, pd.DataFrame], report: 
             continue
         ill, well = (int(test[test["y"] == y]["patient"].nunique()) for y in (1, 0))
         points = 100 * power.expected(ill, well, seeds).smallest_difference(pairs)
+        sick = f"{vague(ill, smallest)} positive and {vague(well, smallest)} negative test patients"
+        if hides_classes(counts_in(manifests[target]), smallest):
+            sick = f"the {vague(test['patient'].nunique(), smallest)} test patients"
         detail = (
-            f"{vague(ill, smallest)} positive and {vague(well, smallest)} negative test patients of {target} and "
+            f"{sick} of {target} and "
             f"{counted(seeds, 'seed')} can show a difference of {points:.0f} points of AUC between two of "
             f"{counted(runs, 'run')} (80% power, {counted(pairs, 'pair')}; assumed: AUC {power.AUC}, correlation "
             f"{power.CORRELATION}, standard deviation over seeds {power.SEEDS})"
