@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 from collections import Counter
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -57,8 +56,8 @@ def flow_of(root: Path, client: str, smallest: int) -> dict[str, Any]:
     if left_out is None:
         return {}
     path = root / "clients" / client / "rejects.csv"
-    with open(path, encoding="utf-8", newline="") if path.is_file() else nullcontext([]) as lines:
-        unreadable = Counter(line["reason"] for line in csv.DictReader(lines))
+    lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
+    unreadable = Counter(line["reason"] for line in csv.DictReader(lines))
     images = released_total(counts, "images", smallest)
     return released_flow(whole["rows"][client], left_out, images, smallest) | {
         "unreadable": released_reasons(dict(sorted(unreadable.items())), smallest)

@@ -143,8 +143,8 @@ def released_score(score: Mapping[str, Any], hidden: bool, smallest: int, classe
     names = [k for k, v in score.items() if k not in (*ABOUT, *COUNTED) and not isinstance(v, dict)]
     about = {k: score[k] for k in ABOUT if k in score}
     if hidden:
-        why = f"{SUPPRESSED}: fewer than {smallest} patients, or images of a class"
-        return about | dict.fromkeys(names) | {"why": dict.fromkeys(names, why)}
+        few = f"{SUPPRESSED}: fewer than {smallest} patients, or images of a class"
+        return about | dict.fromkeys(names) | {"why": dict.fromkeys(names, few)}
     decimals, drawn = auc_decimals(score["n"], smallest), score.get("bootstrap") or {}
     why = dict.fromkeys(names, f"{SUPPRESSED}: the number of positives, which is hidden, would follow from it")
     why |= {AUC: score["why"].get(AUC, "")}

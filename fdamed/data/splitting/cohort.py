@@ -80,8 +80,8 @@ def build(index: pd.DataFrame, split: Split, smallest_cell: int = 11) -> Cohort:
             notes += [f"{client}: {note}" for note in more]
             belong[client] = int(members(index, split, client, smallest_cell).sum())
             usable, here = (int((~np.isnan(truth[client])).sum()) for truth in (eligible, placed))
-            counts = (belong[client] - usable, usable - here, here - len(drawn[client]) - cut, cut)
-            left_out[client] = dict(zip(LEFT_OUT, counts, strict=True))
+            gone = (belong[client] - usable, usable - here, here - len(drawn[client]) - cut, cut)
+            left_out[client] = dict(zip(LEFT_OUT, gone, strict=True))
     manifests = {}
     for client, frame in drawn.items():
         rows = index.loc[frame.index, list(COLUMNS)].assign(y=frame["y"].astype("int8"), split=frame["split"])
