@@ -15,7 +15,7 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fdamed.core.disclosure import vague
+from fdamed.core.disclosure import vague_reasons
 from fdamed.core.environment import cores
 from fdamed.core.errors import FdamedError
 
@@ -101,7 +101,6 @@ def print_json(content: Any) -> None:
 
 
 def print_left_out(where: str, counts: Mapping[str, int], smallest: int) -> None:
-    """One line about what a step left out, by reason, for whoever runs the study; small counts as a range."""
-    shown = ", ".join(f"{reason} ({vague(n, smallest)})" for reason, n in counts.items() if n)
-    if shown:
+    """One line about what a step left out, for whoever runs the study."""
+    if shown := vague_reasons(counts, smallest):
         print(f"{LEFT_OUT}{where}: {shown}", flush=True)

@@ -40,7 +40,8 @@ class Split(Strict):
     balanced: bool = True
     """Equally many images of both classes in every part: the larger class is reduced to the size of the smaller one."""
     labeled: Annotated[int, Field(ge=2)] = 100
-    """Labeled images of a client when it is the target (adapt part), of those that it trains on."""
+    """Labeled images of a client when it is the target (adapt part), of those that it trains on; with `balanced` half
+    of each class, else with the client's share of positives."""
     val: Size = 0.1
     """Images to choose a round by: a share below 1 of the client's images in all parts, or a number of images."""
     test: Size | Literal["rest"] = 0.2

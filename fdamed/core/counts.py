@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import csv
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from fdamed.core.disclosure import outside, released_counts
+from fdamed.core.disclosure import outside, released_counts, released_flow, released_reasons, released_total
 from fdamed.core.files import read_json, write_json
 
 Counts = dict[str, Any]
@@ -42,3 +44,21 @@ def released_cohort(root: Path, smallest: int) -> Counts:
     cohort: Counts = read_json(root / COHORT)
     clients = {client: public | counts_of(root, client) for client, public in cohort["clients"].items()}
     return cohort | {"clients": {client: released_counts(counts, smallest) for client, counts in clients.items()}}
+
+
+def flow_of(root: Path, client: str, smallest: int) -> dict[str, Any]:
+    """From the rows of a client to its images, as it may be shown: None where a count is held back.
+
+    `rows`, `left_out` by reason, `images` that the split took, and `unreadable` by reason when they were decoded.
+    """
+    whole, counts = study_counts(root, COHORT), counts_of(root, client)
+    left_out = (whole.get("left_out") or {}).get(client)
+    if left_out is None:
+        return {}
+    path = root / "clients" / client / "rejects.csv"
+    lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
+    unreadable = Counter(line["reason"] for line in csv.DictReader(lines))
+    images = released_total(counts, "images", smallest)
+    return released_flow(whole["rows"][client], left_out, images, smallest) | {
+        "unreadable": released_reasons(dict(sorted(unreadable.items())), smallest)
+    }

@@ -134,6 +134,18 @@ def released_total(counts: Mapping[str, Any], what: str, smallest: int) -> int |
     return None if None in parts else sum(parts)
 
 
+def released_reasons(counts: Mapping[str, int], smallest: int) -> dict[str, int | None]:
+    """Counts by reason; None where one is small."""
+    return {reason: None if small(n, smallest) else n for reason, n in counts.items()}
+
+
+def released_flow(rows: int, left_out: Mapping[str, int], images: int | None, smallest: int) -> dict[str, Any]:
+    """From the rows of a client to its images. All rows are held back if a part of them is, as it would follow."""
+    reasons = released_reasons(left_out, smallest)
+    hidden = images is None or None in reasons.values()
+    return {"rows": None if hidden else rows, "left_out": reasons, "images": images}
+
+
 def too_small(smallest: int) -> str:
     """Why a score is hidden."""
     return f"fewer than {smallest} patients, or images of a class"
@@ -189,6 +201,11 @@ def only_scores(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
 def vague(count: int, smallest: int) -> str:
     """A count as text; a small one only as a range."""
     return f"1 to {smallest - 1}" if small(count, smallest) else f"{count:,}"
+
+
+def vague_reasons(counts: Mapping[str, int], smallest: int) -> str:
+    """What was left out, by reason, as text; small counts as a range."""
+    return ", ".join(f"{reason} ({vague(n, smallest)})" for reason, n in counts.items() if n)
 
 
 def formula_safe(cell: object) -> object:

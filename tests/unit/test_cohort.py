@@ -20,6 +20,7 @@ from fdamed.data.splitting.leakage import Leakage, check_manifests
 from fdamed.data.splitting.stratification import fill, sizes
 
 CONDITIONS = {"Lesion": "Lung Lesion", "Edema": "Edema", "Collapse": "Atelectasis"}
+RACES = {"A": "Asian", "W": "White"}
 
 
 def index_of(patients: int = 400, seed: int = 0, salt: str = "s") -> pd.DataFrame:
@@ -245,6 +246,61 @@ def test_adapt_takes_part_of_a_patient_only_when_no_whole_one_fits() -> None:
     assert whole_patients(more, 2) == ([3, 5], [])
     # Two negatives are all there are: the rest is positive.
     assert whole_patients(more, 6) == ([0, 1, 2, 3, 4, 5], [])
+
+
+@pytest.mark.parametrize("balanced", [True, False])
+def test_the_exact_number_of_labeled_images_cuts_one_patient_at_most(balanced: bool) -> None:
+    """Patients with images of both classes, few of them positive: half of each class cannot be had from whole ones."""
+    rng = np.random.default_rng(0)
+    cut = 0
+    for _ in range(200):
+        images = rng.integers(1, 8, rng.integers(20, 60))
+        patient = np.repeat(np.arange(len(images)), images)
+        pool = pd.DataFrame({"patient": patient, "y": (rng.random(len(patient)) < rng.uniform(0.1, 0.9)).astype(int)})
+        wanted = int(rng.integers(2, len(pool)))
+        chosen, left_out = whole_patients(pool, wanted, balanced)
+        assert len(set(chosen)) == len(chosen) == wanted and not set(chosen) & set(left_out)
+        in_part, outside = set(pool["patient"][chosen]), pool.drop(index=[*chosen, *left_out])
+        assert in_part.isdisjoint(outside["patient"]), "nobody is in two parts"
+        assert pool["patient"][left_out].nunique() <= 1
+        cut += bool(left_out)
+    assert cut > 20
+
+
+def test_without_balance_the_labeled_images_have_the_share_of_positives_of_the_hospital() -> None:
+    rng = np.random.default_rng(1)
+    index = index_of(400)
+    index["label.Edema"] = (rng.random(len(index)) < 0.2).astype("float32")
+    cut = cut_of(by="race", clients=RACES, target="A", label="Edema", balanced=False, labeled=60)
+    for frame in build(index, cut).manifests.values():
+        adapt = frame[frame["split"] == "adapt"]
+        assert len(adapt) == 60 and adapt["y"].mean() == pytest.approx(frame["y"].mean(), abs=2 / 60)
+        assert frame[frame["split"] == "train"]["y"].mean() == pytest.approx(frame["y"].mean(), abs=0.02)
+
+
+@pytest.mark.parametrize("keys", [{}, {"balanced": False}, {"per_class": 20}])
+def test_every_row_of_a_hospital_is_an_image_or_left_out_for_a_reason(keys: dict) -> None:
+    index = index_of(200)
+    cohort = build(index, cut_of(by="race", clients=RACES, target="A", label="Edema", labeled=10, **keys))
+    for client, race in RACES.items():
+        left = cohort.left_out[client]
+        assert cohort.rows[client] == int((index["race"] == race).sum()), "a row that belongs to it"
+        assert cohort.rows[client] == len(cohort.manifests[client]) + sum(left.values()) and min(left.values()) >= 0
+        usable = index["label.Edema"].isin((0, 1)) & (index["race"] == race)
+        assert left["without a usable label"] == cohort.rows[client] - int(usable.sum())
+
+
+def test_too_few_labeled_images_because_of_balance_say_so() -> None:
+    index = index_of(200)
+    index["label.Edema"] = (np.arange(len(index)) % 9 == 0).astype("float32")
+    cut = {"by": "race", "clients": RACES, "target": "A", "label": "Edema"}
+    keep = build(index, cut_of(**cut, balanced=False, labeled=20)).manifests["A"]
+    labeled = int((keep["split"] != "test").sum() * 0.6)
+    with pytest.raises(FdamedError, match="its classes are balanced") as raised:
+        build(index, cut_of(**cut, labeled=labeled))
+    assert raised.value.fix.startswith("Set split.balanced: false")
+    frame = build(index, cut_of(**cut, labeled=labeled, balanced=False)).manifests["A"]
+    assert int((frame["split"] == "adapt").sum()) == labeled, "the cure helps"
 
 
 def test_shares_are_the_probabilities_of_patients_who_fit_everywhere() -> None:

@@ -8,6 +8,7 @@ import sys
 from html.parser import HTMLParser
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -15,6 +16,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from fdamed.cli.main import main
 from fdamed.config.loader import parse
+from fdamed.core.counts import counts_of
 from fdamed.evaluation.intervals import Interval, counted, interval, listed, megabytes
 from fdamed.evaluation.run_tables import ALL_TARGETS
 from fdamed.report import paper_tables as beside
@@ -102,6 +104,31 @@ def test_the_report_owns_its_folder_and_leaves_nothing_of_what_it_showed_before(
     report(config)
     assert not (folder / "tables/gaps.csv").exists() and not (folder / "figures/calibration_gp_NC.svg").exists()
     assert (folder / "tables/headline.csv").is_file() and (folder / "mine.txt").exists()
+
+
+def test_the_way_from_rows_to_images_is_a_table_without_small_counts(tmp_path: Path) -> None:
+    config = write_study(tmp_path, **STUDY)
+    clients = json.loads((config.parent / "cohort.json").read_text())["clients"]
+    images = {c: sum(counts_of(config.parent, c)["images"].values()) for c in clients}
+    left = {"without a usable label": 40, "beyond balance and sizes of the parts": 0}
+    few = left | {"without a usable label": 7}
+    edit(
+        config.parent / "clients/cohort.json",
+        left_out={c: few if c == "NC" else left for c in clients},
+        rows={c: n + (7 if c == "NC" else 40) for c, n in images.items()},
+    )
+    (config.parent / "clients/NC/rejects.csv").write_text("file,row,reason,detail\na.png,,TRUNCATED,\n")
+    page = visible(report(config))
+    assert "From rows to images" in page
+    table = pd.read_csv(config.parent / "report/tables/flow.csv", dtype=str).set_index("hospital")
+    assert table.loc["NC", "without a usable label"] == "<11" and table.loc["NC", "rows"] == "hidden"
+    assert table.loc["NC", "unreadable"] == "TRUNCATED <11"
+    assert table.loc["ED", ["rows", "without a usable label", "images", "unreadable"]].tolist() == [
+        str(images["ED"] + 40),
+        "40",
+        str(images["ED"]),
+        "0",
+    ]
 
 
 def test_phantoms_are_named_loudly_and_real_data_are_not(tmp_path: Path) -> None:

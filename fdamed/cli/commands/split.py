@@ -10,7 +10,7 @@ import argparse
 import dataclasses
 import logging
 
-from fdamed.cli.options import read_config
+from fdamed.cli.options import print_left_out, read_config
 from fdamed.config.split import Split
 from fdamed.config.study import Config
 from fdamed.core.counts import write_counts
@@ -45,6 +45,8 @@ def write(config: Config, split: Split, places: Places) -> None:
         "clients": clients,
         "leakage": dataclasses.asdict(leakage),
         "patients_by_hospitals_they_fit": cohort.shared,
+        "rows": cohort.rows,
+        "left_out": cohort.left_out,
         "notes": cohort.notes,
         # Without the pseudonyms, which depend on the salt.
         "hash": digest({client: entry["content"] for client, entry in clients.items()}),
@@ -58,3 +60,4 @@ def write(config: Config, split: Split, places: Places) -> None:
         log.warning(f"the auxiliary head `{head}` can learn nothing at some hospitals: `fdamed doctor` names them")
     for client, frame in cohort.manifests.items():
         log.info(f"{client}: {int(frame['split'].isin(TRAINED).sum())} images to train on")
+        print_left_out(client, cohort.left_out.get(client, {}), config.smallest_cell)

@@ -60,8 +60,8 @@ def uniform_of(texts: NDArray[Any], *names: str, seed: int = 0) -> NDArray[np.fl
     return _uniform(_hashed(texts), stream(seed, *names).key)
 
 
-def draw(truth: NDArray[Any], keys: Keys, split: Split, client: str) -> tuple[pd.DataFrame, list[str]]:
-    """(`y` and `split` of the client's images by row of the index, notes for the user).
+def draw(truth: NDArray[Any], keys: Keys, split: Split, client: str) -> tuple[pd.DataFrame, list[str], int]:
+    """(`y` and `split` of the client's images by row of the index, notes for the user, images of a patient cut off).
 
     Patients in the order of their hash until each class has its images; then test, val and adapt by patient.
     """
@@ -74,7 +74,8 @@ def draw(truth: NDArray[Any], keys: Keys, split: Split, client: str) -> tuple[pd
     patients, owner = np.unique(frame["patient"], return_inverse=True)
     images = np.stack([np.bincount(owner[frame["y"] == side], minlength=len(patients)) for side in (0, 1)], axis=1)
     frame["split"] = np.array(FILLED)[fill(images, keys.uniform("split")[patients], asked)[owner]]
-    frame, notes = _adapt(frame, keys, split, client)
+    whole = len(frame)
+    frame, notes = _adapt(frame, keys, split, client, there[0] != there[1])
     if split.per_class != "all" and asked[0].min() < split.per_class:
         scarce = " and ".join(
             word for side, word in ((1, "positive"), (0, "negative")) if asked[0][side] < split.per_class
@@ -82,7 +83,7 @@ def draw(truth: NDArray[Any], keys: Keys, split: Split, client: str) -> tuple[pd
         notes.insert(
             0, f"per_class asks for {split.per_class} images a class to train on; there are fewer {scarce} ones"
         )
-    return frame, notes
+    return frame, notes, whole - len(frame)
 
 
 def _by_patient(frame: pd.DataFrame, keys: Keys, *names: str) -> pd.DataFrame:
@@ -91,51 +92,69 @@ def _by_patient(frame: pd.DataFrame, keys: Keys, *names: str) -> pd.DataFrame:
     return frame.iloc[np.lexsort((path, frame["patient"], place))]
 
 
-def _adapt(frame: pd.DataFrame, keys: Keys, split: Split, client: str) -> tuple[pd.DataFrame, list[str]]:
-    """Move whole training patients to `adapt` until it has `labeled` images, half of each class if it can."""
+def _adapt(frame: pd.DataFrame, keys: Keys, split: Split, client: str, unequal: bool) -> tuple[pd.DataFrame, list[str]]:
+    """Move whole training patients to `adapt` until it has `labeled` images, with the classes of `split.balanced`.
+
+    `unequal`: the client has more images of one class than of the other.
+    """
     pool, wanted, notes = frame[frame["split"] == "train"], split.labeled, []
     if client in split.targets and len(pool) <= wanted:
-        raise FdamedError(
-            f"{client} has {len(pool)} training images, too few for {wanted} labeled ones and some without labels",
-            "split.labeled",
-            "Ask for fewer labeled images, or give the hospital more (split.per_class, split.shares, split.where).",
-        )
+        what = f"{client} has {len(pool)} training images, too few for {wanted} labeled ones and some without labels"
+        fix = "Ask for fewer labeled images, or give the hospital more (split.per_class, split.shares, split.where)."
+        if split.balanced and unequal:
+            what += ": its classes are balanced, so that the larger one is reduced to the size of the smaller one"
+            fix = f"Set split.balanced: false to keep all images. {fix}"
+        raise FdamedError(what, "split.labeled", fix)
     if len(pool) < 2 * wanted and client not in split.targets:
         wanted = len(pool) // 2
         notes.append(f"labeled asks for {split.labeled} images; as it is a source only, {wanted} are put into adapt")
-    chosen, left_out = whole_patients(_by_patient(pool, keys, "adapt", client), wanted)
+    chosen, left_out = whole_patients(_by_patient(pool, keys, "adapt", client), wanted, split.balanced)
     frame.loc[chosen, "split"] = "adapt"
     if left_out:
         notes.append(f"some images of one patient are left out, to get exactly {wanted} labeled images")
     return frame.drop(left_out), notes
 
 
-def whole_patients(pool: pd.DataFrame, wanted: int) -> tuple[list[int], list[int]]:
-    """(rows for adapt, rows to leave out): patients within the class quotas, whole patients first."""
+def whole_patients(pool: pd.DataFrame, wanted: int, balanced: bool = True) -> tuple[list[int], list[int]]:
+    """(rows for adapt, rows to leave out): `wanted` images of whole patients, all but one of them.
+
+    Of both classes equally many if it can, or as the pool has them. The places that are left when no patient fits into
+    both classes go to some images of one patient, whose others are left out, since nobody can be in two parts. If one
+    does not suffice, the classes give way: whole patients first, those that exceed their class least.
+    """
     positives = int((pool["y"] == 1).sum())
-    quota = min(wanted - wanted // 2, positives)
+    half = wanted - wanted // 2 if balanced else max(1, int(wanted * positives / len(pool) + 0.5))
+    quota = min(half, positives)
     negatives = min(wanted - quota, len(pool) - positives)
-    left = {0: negatives, 1: min(wanted - negatives, positives)}
+    left = [negatives, min(wanted - negatives, positives)]
     chosen: list[int] = []
-    waiting: list[dict[int, list[int]]] = []
-    groups: dict[int, dict[int, list[int]]] = {}
+    waiting: list[tuple[list[int], list[int]]] = []
+    groups: dict[int, tuple[list[int], list[int]]] = {}
     for row, patient, y in zip(pool.index.tolist(), pool["patient"].tolist(), pool["y"].tolist(), strict=True):
-        groups.setdefault(patient, {0: [], 1: []})[y].append(row)
+        groups.setdefault(patient, ([], []))[y].append(row)
     for rows in groups.values():
         if all(len(rows[side]) <= left[side] for side in (0, 1)):
             chosen += rows[0] + rows[1]
-            left = {side: left[side] - len(rows[side]) for side in (0, 1)}
+            left = [left[side] - len(rows[side]) for side in (0, 1)]
         else:
             waiting.append(rows)
-    # The last places go to some of a patient's images; the rest is dropped, since a patient cannot be in two parts.
-    left_out: list[int] = []
-    for rows in waiting:
-        taken = {side: rows[side][: left[side]] for side in (0, 1)}
-        if taken[0] or taken[1]:
-            chosen += taken[0] + taken[1]
-            left_out += rows[0][len(taken[0]) :] + rows[1][len(taken[1]) :]
-            left = {side: left[side] - len(taken[side]) for side in (0, 1)}
-    return chosen, left_out
+    while sum(left):
+        last = next((rows for rows in waiting if all(len(rows[side]) >= left[side] for side in (0, 1))), None)
+        fitting = [rows for rows in waiting if len(rows[0]) + len(rows[1]) <= sum(left)]
+        if last is None and fitting:
+            rows = min(fitting, key=lambda rows: sum(max(0, len(rows[side]) - left[side]) for side in (0, 1)))
+            waiting.remove(rows)
+            chosen += rows[0] + rows[1]
+            places = sum(left) - len(rows[0]) - len(rows[1])
+            left[1] = min(places, max(0, left[1] - len(rows[1])))
+            left[0] = places - left[1]
+            continue
+        rows = last or waiting[0]
+        taken = [rows[side][: left[side]] for side in (0, 1)]
+        spare = [row for side in (0, 1) for row in rows[side][left[side] :]]
+        more = sum(left) - len(taken[0]) - len(taken[1])
+        return chosen + taken[0] + taken[1] + spare[:more], spare[more:]
+    return chosen, []
 
 
 def draw_reference(yes: NDArray[Any], no: NDArray[Any], keys: Keys, split: Split, client: str) -> pd.DataFrame:

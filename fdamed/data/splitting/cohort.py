@@ -33,6 +33,13 @@ ASSIGNMENT = (
     "the patient's images are used there only. Parts get whole patients, stratified by their numbers of positive and "
     "negative images, in the order of another hash of seed and patient."
 )
+LEFT_OUT = (
+    "without a usable label",
+    "of patients who are at another hospital",
+    "beyond balance and sizes of the parts",
+    "of a patient cut off for the exact number of labeled images",
+)
+"""Why rows of a client are not in its manifest."""
 SCARCE = 10.0
 """Factor on the probability of a client that needs the patient's images for its smaller class."""
 LEAKING = (
@@ -49,11 +56,17 @@ class Cohort:
     notes: list[str] = field(default_factory=list)
     shared: dict[str, int] = field(default_factory=dict)
     """Number of clients that a patient fits -> patients, before the assignment."""
+    rows: dict[str, int] = field(default_factory=dict)
+    """Client -> rows of the index that belong to it, whatever their label."""
+    left_out: dict[str, dict[str, int]] = field(default_factory=dict)
+    """Client -> reason -> how many of these rows are not in its manifest."""
 
 
 def build(index: pd.DataFrame, split: Split, smallest_cell: int = 11) -> Cohort:
     """Split the index into the clients of the configuration."""
     keys = Keys.of(index, split.seed)
+    belong: dict[str, int] = {}
+    left_out: dict[str, dict[str, int]] = {}
     if split.rule == "reference":
         drawn, notes = _reference(index, split, keys), [LEAKING]
         eligible = {
@@ -63,15 +76,28 @@ def build(index: pd.DataFrame, split: Split, smallest_cell: int = 11) -> Cohort:
         eligible, drawn, notes = truths(index, split, smallest_cell), {}, [ASSIGNMENT]
         placed = one_place(eligible, keys, split)
         for client in split.clients:
-            drawn[client], more = draw(placed[client], keys, split, client)
+            drawn[client], more, cut = draw(placed[client], keys, split, client)
             notes += [f"{client}: {note}" for note in more]
+            belong[client] = int(members(index, split, client, smallest_cell).sum())
+            usable, here = (int((~np.isnan(truth[client])).sum()) for truth in (eligible, placed))
+            gone = (belong[client] - usable, usable - here, here - len(drawn[client]) - cut, cut)
+            left_out[client] = dict(zip(LEFT_OUT, gone, strict=True))
     manifests = {}
     for client, frame in drawn.items():
         rows = index.loc[frame.index, list(COLUMNS)].assign(y=frame["y"].astype("int8"), split=frame["split"])
         manifests[client] = rows.astype({"split": "str"}).sort_values("image", kind="stable").reset_index(drop=True)
         check_client(manifests[client], client, split)
     counts = np.bincount(truths_per_patient(eligible, keys).sum(axis=1))
-    return Cohort(manifests, notes, {str(k): int(n) for k, n in enumerate(counts) if k and n})
+    shared = {str(k): int(n) for k, n in enumerate(counts) if k and n}
+    return Cohort(manifests, notes, shared, belong, left_out)
+
+
+def members(index: pd.DataFrame, split: Split, client: str, smallest_cell: int) -> Mask:
+    """Which rows of the index belong to a client, whatever their label: with `by: condition` all of `split.where`."""
+    kept = holds(split.where or "True", index, "split.where")
+    if split.by == "condition":
+        return kept
+    return kept & _belongs(index, split, client, split.clients[client], smallest_cell)
 
 
 def truths(index: pd.DataFrame, split: Split, smallest_cell: int) -> dict[str, Floats]:
@@ -84,7 +110,7 @@ def truths(index: pd.DataFrame, split: Split, smallest_cell: int) -> dict[str, F
     out: dict[str, Floats] = {}
     for client, value in split.clients.items():
         by_condition = split.by == "condition"
-        mask = kept if by_condition else kept & _belongs(index, split, client, value, smallest_cell)
+        mask = members(index, split, client, smallest_cell)
         label = value if by_condition else str(split.label)
         out[client] = np.where(mask, truth_of(index, label, split, client), NAN)
         absent = [word for side, word in ((1, "positive"), (0, "negative")) if not (out[client] == side).any()]

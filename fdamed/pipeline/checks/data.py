@@ -15,7 +15,7 @@ from fdamed.config.loader import catalog
 from fdamed.config.policy_checks import check_minimum
 from fdamed.config.runs import candidates
 from fdamed.config.study import Config
-from fdamed.core.disclosure import hides, released_counts, vague
+from fdamed.core.disclosure import hides, hides_classes, released_counts, vague, vague_reasons
 from fdamed.core.errors import FdamedError
 from fdamed.core.files import free, megabytes
 from fdamed.core.gpus import takes_gpu
@@ -142,6 +142,9 @@ def _check_clients(config: Config, index: pd.DataFrame, findings: Findings) -> N
     findings.clients = _shown(counts, smallest)
     for note in cohort.notes[1:]:
         findings.add("warn", "hospitals", note)
+    for client, reasons in cohort.left_out.items():
+        if shown := vague_reasons(reasons, smallest):
+            findings.add("ok", "left out", f"rows of {client} that are not used: {shown}")
     for note in constant_heads(config, cohort.manifests).values():
         findings.add("warn", "heads", note)
     findings.add("ok", "hospitals", f"the data can be split into {len(cohort.manifests)} hospitals by {split.by}")
@@ -199,8 +202,11 @@ def _check_power(config: Config, manifests: Mapping[str, pd.DataFrame], findings
             continue
         ill, well = (int(test[test["y"] == y]["patient"].nunique()) for y in (1, 0))
         points = 100 * power.expected(ill, well, seeds).smallest_difference(pairs)
+        shown = f"{vague(ill, smallest)} positive and {vague(well, smallest)} negative test patients"
+        if hides_classes(counted_parts(manifests[target]), smallest):
+            shown = f"the {vague(test['patient'].nunique(), smallest)} test patients"
         detail = (
-            f"{vague(ill, smallest)} positive and {vague(well, smallest)} negative test patients of {target} and "
+            f"{shown} of {target} and "
             f"{counted(seeds, 'seed')} can show a difference of {points:.0f} points of AUC between two of "
             f"{counted(runs, 'run')} (80% power, {counted(pairs, 'pair')}; assumed: AUC {power.AUC}, correlation "
             f"{power.CORRELATION}, standard deviation over seeds {power.SEEDS})"

@@ -6,8 +6,9 @@ from typing import Any
 
 import pandas as pd
 
+from fdamed.core.counts import flow_of
 from fdamed.data.manifest import PARTS
-from fdamed.evaluation.protocol import TOTAL, rejects, sizes
+from fdamed.evaluation.protocol import HIDDEN, TOTAL, rejects, sizes
 from fdamed.report.section import Section
 from fdamed.report.sections.communication import MANY, smallest_median_largest
 from fdamed.report.study import Study
@@ -36,12 +37,35 @@ def rows(study: Study) -> list[dict[str, Any]]:
     return [out[c] for c in out if c not in sources] + [out[c] | {"meaning": what} for c, what in few.items()]
 
 
+def flow(study: Study) -> pd.DataFrame:
+    """One row per hospital, from its rows in the tables to its images; text where a count is hidden."""
+    few, found = f"<{study.smallest}", []
+    for client in study.cohort["clients"]:
+        one = flow_of(study.folder, client, study.smallest)
+        if one:
+            left_out = {reason: few if n is None else n for reason, n in one["left_out"].items()}
+            ends = {key: HIDDEN if one[key] is None else one[key] for key in ("rows", "images")}
+            bad = ", ".join(f"{reason} {few if n is None else n}" for reason, n in one["unreadable"].items())
+            found.append({"hospital": client, "rows": ends["rows"], **left_out, "images": ends["images"]})
+            found[-1]["unreadable"] = bad or 0
+    return pd.DataFrame(found, dtype=object)
+
+
 def context(study: Study) -> dict[str, Any]:
+    shown, steps = rows(study), flow(study)
+    few = steps[steps["hospital"].isin([row["hospital"] for row in shown])] if len(steps) else steps
     return {
         "parts": [*PARTS, TOTAL],
-        "rows": rows(study),
+        "rows": shown,
+        "steps": list(few.columns[1:]),
+        "flow": few.to_numpy().tolist(),
         "rejects": rejects(study.ingest.get("rejected") or {}, study.smallest),
     }
 
 
-SECTION = Section(90, "Cohort", tables=lambda study: {"cohort": frame(study)}, context=context)
+def tables(study: Study) -> dict[str, pd.DataFrame]:
+    found = flow(study)
+    return {"cohort": frame(study)} | ({"flow": found} if len(found) else {})
+
+
+SECTION = Section(90, "Cohort", tables=tables, context=context)
