@@ -85,10 +85,11 @@ def methods_table() -> str:
 
 def privacy_table() -> str:
     """Which federated methods work with differential privacy and with secure aggregation."""
-    lines = ["| method | differential privacy at the sources | secure aggregation is enough |", "|---|---|---|"]
+    lines = ["| method | differential privacy at the sources | secure aggregation |", "|---|---|---|"]
     for name, facts in catalog().items():
         if not facts.get("classical"):
             sums = f"no: {facts['needs_each']}" if facts["needs_each"] else "yes"
+            sums += "".join(f"; not with `{option}`: {why}" for option, why in facts["needs_each_with"].items())
             lines.append(f"| `{name}` | {'yes' if facts['noised'] else 'no'} | {sums} |")
     return "\n".join(lines)
 
@@ -164,7 +165,7 @@ TABLES: dict[str, Callable[[], str]] = {
 
 
 def method_page(name: str, facts: dict[str, Any], notes: dict[str, Any]) -> str:
-    """Paper, when to use it, server program, messages, cost, options."""
+    """Paper, when to use it, server program, messages, cost, what it was validated on, options."""
     parts = [f"# {facts['title']} (`{name}`)", f"*{facts['paper']}*", notes["when"]]
     if not facts.get("classical"):
         path = source(facts["module"])
@@ -175,6 +176,7 @@ def method_page(name: str, facts: dict[str, Any], notes: dict[str, Any]) -> str:
     if notes.get("cost"):
         how = "`python -m benchmarks.methods --full --side 128 --images 64 --sgd`, two steps each, median of three"
         parts += ["## Cost", f"A round took {notes['cost']:.2f} times the CPU seconds of FedAvg's ({how})."]
+    parts += ["## Validation", notes["validated"]]
     parts += ["## Options", options_table(facts["options"]) if facts["options"] else "None."]
     given = [example(facts["options"])] if facts["options"] else []
     given += ["train: {source: {optimizer: sgd, lr: 0.01}}"] if facts.get("needs_sgd") is not None else []

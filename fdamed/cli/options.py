@@ -15,6 +15,7 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fdamed.core.disclosure import vague
 from fdamed.core.environment import cores
 from fdamed.core.errors import FdamedError
 
@@ -38,6 +39,8 @@ SHARED: dict[str, dict[str, Any]] = {
     "--workers": {"type": "int", "help": "decoding processes (default: one for each available core)"},
     "--json": {"action": "store_true", "help": "print JSON on standard output"},
 }
+LEFT_OUT = "left out at "
+"""How the lines begin that `fdamed run` shows."""
 TYPES = {"int": int, "float": float, "path": Path}
 
 
@@ -95,3 +98,10 @@ def workers_of(arguments: argparse.Namespace) -> int:
 
 def print_json(content: Any) -> None:
     print(json.dumps(content, indent=1, ensure_ascii=False))
+
+
+def print_left_out(where: str, counts: Mapping[str, int], smallest: int) -> None:
+    """One line about what a step left out, by reason, for whoever runs the study; small counts as a range."""
+    shown = ", ".join(f"{reason} ({vague(n, smallest)})" for reason, n in counts.items() if n)
+    if shown:
+        print(f"{LEFT_OUT}{where}: {shown}", flush=True)

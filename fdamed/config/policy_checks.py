@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from fdamed.config.cross_checks import Catalog, Problems
-from fdamed.config.privacy import CELL, FOLDS, Minimum, local_steps
+from fdamed.config.privacy import CELL, FOLDS, Minimum, epoch_steps, local_steps
 from fdamed.config.runs import Run
 from fdamed.config.split import Split
 from fdamed.config.study import Config, Recipe
@@ -31,6 +31,11 @@ def policy_problems(name: str, run: Run, config: Config, known: Catalog) -> Prob
         yield (
             "`advise` uses gradients of the sources without noise, which privacy.differential forbids",
             "Set `advise: false`, or give `differential` to single runs.",
+        )
+    if config.privacy.secure_aggregation and config.advise:
+        yield (
+            "`advise` compares the gradients of single sources, which privacy.secure_aggregation forbids",
+            "Set `advise: false`, or secure_aggregation to false.",
         )
     yield from _fold_problems(name, run, config)
     for what, fix in _minimum_problems(name, run, config, known, most_images(config), config.split.targets):
@@ -60,7 +65,7 @@ def _fold_problems(name: str, run: Run, config: Config) -> Problems:
 def labels_for_folds(minimum: Minimum, recipe: Recipe) -> int:
     """The smallest number of labeled images whose folds, and the steps on the rest, reach the minimum."""
     labeled = FOLDS * minimum.images
-    while local_steps(labeled - labeled // FOLDS, recipe.batch, recipe.epochs) < minimum.steps:
+    while recipe.epochs * epoch_steps(labeled - labeled // FOLDS, recipe.batch) < minimum.steps:
         labeled += 1
     return labeled
 
@@ -69,12 +74,12 @@ def _phase_problems(phase: Run, config: Config, entry: Mapping[str, Any]) -> Pro
     """What of a phase secure aggregation or differential privacy forbids."""
     model = config.model
     if config.privacy.secure_aggregation:
-        why = entry["needs_each"] or "fdamed cannot mask updates: the server would see each one"
-        yield (
-            f"{phase.method} cannot run with privacy.secure_aggregation: {why}",
-            "Set secure_aggregation to false. If masks are required, choose a method that needs only sums "
-            "(docs/explanation/privacy.md) and a transport that adds masks, such as Flower's SecAgg+.",
-        )
+        for why in _needs_each(phase, config, entry):
+            yield (
+                f"{phase.method} cannot run with privacy.secure_aggregation: {why}",
+                "Set secure_aggregation to false, or choose a method and options that need only sums "
+                "(docs/explanation/privacy.md).",
+            )
     if config.differential_of(phase) is None:
         return
     if entry.get("classical") or not entry["noised"]:
@@ -91,6 +96,24 @@ def _phase_problems(phase: Run, config: Config, entry: Mapping[str, Any]) -> Pro
     if config.train_of(phase).precision != "float32":
         what = f"differential privacy: {config.train_of(phase).precision} is too coarse for exact clipping"
         yield what, "Set `train.precision: float32`."
+    if config.train_of(phase).source.steps is not None:
+        what = "differential privacy: the budget is accounted for whole epochs, not for `steps`"
+        yield what, "Remove `train.source.steps`."
+
+
+def _needs_each(phase: Run, config: Config, entry: Mapping[str, Any]) -> Iterator[str]:
+    """Why the server must see single answers of the sources in this phase."""
+    train = config.train_of(phase)
+    if entry["needs_each"]:
+        yield entry["needs_each"]
+    yield from (why for option, why in entry.get("needs_each_with", {}).items() if phase.options.get(option))
+    if entry["needs_each"] or not entry["asks_sources"]:
+        return
+    if train.validation.norms or train.validation.directions:
+        yield "`train.validation` compares single updates (norms, directions), which nobody sees under masks"
+    sources = train.participants(len(config.split.clients) - 1)
+    if sources < 2:
+        yield "a sum over one source is its own answer; two must take part in a round, and better three"
 
 
 def check_minimum(
@@ -108,7 +131,7 @@ def _minimum_problems(
         entry = known[phase.method]
         for target in targets:
             for client, recipe, n in training_images(phase, config, entry, target, images):
-                steps = None if entry.get("classical") else local_steps(n, recipe.batch, recipe.epochs)
+                steps = None if entry.get("classical") else local_steps(n, recipe)
                 refused = config.minimum.refusal(client, n, steps)
                 if refused:
                     few = n < config.minimum.images
@@ -118,8 +141,14 @@ def _minimum_problems(
 
 def too_few_steps_fix(name: str, phase: Run, config: Config, recipe: Recipe, images: int) -> str:
     """How to fix a client with too few local steps: any of these is enough."""
-    one = local_steps(images, recipe.batch, 1)
+    one = epoch_steps(images, recipe.batch)
     side = "target" if recipe == config.train_of(phase).target else "source"
+    if recipe.steps is not None and recipe.steps < config.minimum.steps:
+        key = f"runs.{name}.train" if side in (phase.train or {}) else "train"
+        return (
+            f"Write `{key}.{side}.steps: {config.minimum.steps}`, or `privacy.smallest_steps: {recipe.steps}` if the "
+            "hospital agrees (docs/explanation/privacy.md)."
+        )
     own = f"runs.{name}.train.{side}.epochs"
     epochs = -(-config.minimum.steps // one)
     result = f"{vague(images, CELL)} images in batches of {recipe.batch}: {epochs * one} steps"

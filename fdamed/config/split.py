@@ -173,11 +173,6 @@ class Partition(Strict):
         return (self.sources, self.target) if self.sources else self.domains
 
     @property
-    def asked(self) -> dict[str, Any]:
-        """The sizes as the configuration has them; what was obtained stands beside each client."""
-        return {key: getattr(self, key) for key in ("per_class", "labeled", "val", "test", "held_out")}
-
-    @property
     def targets(self) -> tuple[str, ...]:
         names = tuple(self.clients)
         return names if self.target == "each" else (self.target or names[-1],)

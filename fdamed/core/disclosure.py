@@ -8,6 +8,7 @@ a client sends their number with every update. So are the sizes that the configu
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -31,8 +32,15 @@ PUBLIC = {
 SCORES = ("val/", "test/")
 """How the scores of a round are called."""
 SUPPRESSED = "suppressed"
+RELEASED = "released"
+"""In counts that came over a network: the hospital has held back what its own policy hides, counts and scores."""
 ABOUT = ("study", "run", "method", "title", "target", "seed", "client", "split")
 """What a file of scores says about itself."""
+COUNTED = ("n", "positives", "patients")
+"""The counts in a file of scores."""
+AUC = "auc"
+"""The one score that says nothing about the share of positives: a model that finds all images negative has the
+accuracy 1 - share, the average precision share, and if it is sure, that Brier score."""
 FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "\0")
 
 
@@ -47,12 +55,41 @@ def hides(n: int, positives: int | None, smallest: int, patients: int | None = N
     return any(small(cell, smallest) for cell in cells)
 
 
+def hides_score(score: Mapping[str, Any], smallest: int) -> bool:
+    """Whether a file of scores must be suppressed; one without counts was released by its own hospital."""
+    return "n" in score and hides(score["n"], score.get("positives"), smallest, score.get("patients"))
+
+
 def hides_part(counts: Mapping[str, Any], part: str, smallest: int) -> bool:
     """Whether scores on a part of a client must be suppressed; also where its counts are not known."""
+    if counts.get(RELEASED):
+        return False
     images, patients, positives = (_of(counts, key, part) for key in ("images", "patients", "positives"))
     if images is None or (positives is None and counts.get("positives") is not None):
         return smallest > 1
     return hides(images, positives, smallest, patients)
+
+
+def hides_classes(counts: Mapping[str, Any], smallest: int) -> bool:
+    """Whether the positives of a client are held back: of all parts if those of one are small, as parts are alike.
+
+    Then every score from which they could be computed is held back, too: all but the AUC, and its last decimals.
+    """
+    if counts.get(RELEASED):
+        return False
+    if not counts:
+        return smallest > 1
+    positives = counts.get("positives")
+    return positives is not None and any(hides(n, positives.get(p, 0), smallest) for p, n in counts["images"].items())
+
+
+def auc_decimals(images: int, smallest: int) -> int:
+    """Decimals of an AUC over so many images, from which the number of positives among them cannot be found.
+
+    It is a number of pairs out of smallest * (images - smallest) or more: rounded more coarsely than one pair, it fits
+    every number of positives that could be shown.
+    """
+    return min(4, int(math.log10(max(1, smallest * (images - smallest)))))
 
 
 def _of(counts: Mapping[str, Any], key: str, part: str) -> int | None:
@@ -77,12 +114,14 @@ def released_counts(counts: Mapping[str, Any], smallest: int) -> dict[str, Any]:
     those of one are small: it would follow from the others. No total is released while a part of it is not.
     """
     out = dict(counts)
+    if counts.get(RELEASED):
+        return out
     out["images"] = {p: None if p not in TRAINED and small(n, smallest) else n for p, n in counts["images"].items()}
     out["patients"] = {
         p: None if out["images"].get(p) is None or small(n, smallest) else n for p, n in counts["patients"].items()
     }
     if counts["positives"] is not None:
-        hidden = any(hides(n, counts["positives"].get(p, 0), smallest) for p, n in counts["images"].items())
+        hidden = hides_classes(counts, smallest)
         out["positives"] = {part: None if hidden else n for part, n in counts["positives"].items()}
     return out
 
@@ -95,13 +134,45 @@ def released_total(counts: Mapping[str, Any], what: str, smallest: int) -> int |
     return None if None in parts else sum(parts)
 
 
-def released_score(score: Mapping[str, Any], hidden: bool, smallest: int) -> dict[str, Any]:
-    """A file of scores as it may be shown: without its counts, and without any score if it is `hidden`."""
-    if not hidden:
-        return {key: value for key, value in score.items() if key not in ("n", "positives", "patients")}
-    names = [k for k, v in score.items() if k not in (*ABOUT, "n", "positives", "patients") and not isinstance(v, dict)]
-    why = dict.fromkeys(names, f"{SUPPRESSED}: fewer than {smallest} patients, or images of a class")
-    return {k: score[k] for k in ABOUT if k in score} | dict.fromkeys(names) | {"why": why}
+def too_small(smallest: int) -> str:
+    """Why a score is hidden."""
+    return f"fewer than {smallest} patients, or images of a class"
+
+
+def released_score(score: Mapping[str, Any], hidden: str, smallest: int, classes: bool = False) -> dict[str, Any]:
+    """A file of scores as it may be shown: without its counts, and without any score if there is a reason to hide them.
+
+    `classes`: the positives of the client are held back; then only the AUC is left, with few decimals.
+    """
+    if not hidden and not classes:
+        return {key: value for key, value in score.items() if key not in COUNTED}
+    names = [k for k, v in score.items() if k not in (*ABOUT, *COUNTED) and not isinstance(v, dict)]
+    about = {k: score[k] for k in ABOUT if k in score}
+    if hidden:
+        return about | dict.fromkeys(names) | {"why": dict.fromkeys(names, f"{SUPPRESSED}: {hidden}")}
+    decimals, drawn = auc_decimals(score["n"], smallest), score.get("bootstrap") or {}
+    why = dict.fromkeys(names, f"{SUPPRESSED}: the number of positives, which is hidden, would follow from it")
+    why |= {AUC: score["why"].get(AUC, "")}
+    intervals = {AUC: rounded(list(ends), decimals)} if (ends := drawn.get("intervals", {}).get(AUC)) else {}
+    return (
+        about
+        | dict.fromkeys(names)
+        | {AUC: rounded(score[AUC], decimals), "why": {k: v for k, v in why.items() if v}}
+        | {"bootstrap": {k: drawn[k] for k in ("level", "replicates") if k in drawn} | {"intervals": intervals}}
+    )
+
+
+def released_round(row: Mapping[str, Any], counts: Mapping[str, Any], smallest: int) -> dict[str, Any]:
+    """The line of a round with those scores on the parts of a client that may be shown."""
+    out, classes = dict(row), hides_classes(counts, smallest)
+    for prefix in SCORES:
+        part, key = prefix.rstrip("/"), f"{prefix}{AUC}"
+        if hides_part(counts, part, smallest):
+            out = without_scores(out, (prefix,))
+        elif classes:
+            kept = {key: rounded(out[key], auc_decimals(counts["images"].get(part, 0), smallest))} if key in out else {}
+            out = without_scores(out, (prefix,)) | kept
+    return out
 
 
 def without_scores(row: Mapping[str, Any], prefixes: tuple[str, ...] = SCORES) -> dict[str, Any]:

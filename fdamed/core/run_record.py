@@ -13,7 +13,17 @@ from pathlib import Path
 from typing import Any
 
 from fdamed.core.counts import counts_of
-from fdamed.core.disclosure import SCORES, hides, hides_part, released_score, without_scores
+from fdamed.core.disclosure import (
+    auc_decimals,
+    hides_classes,
+    hides_part,
+    hides_score,
+    released_round,
+    released_score,
+    rounded,
+    too_small,
+    without_scores,
+)
 from fdamed.core.errors import FdamedError
 
 Row = dict[str, Any]
@@ -99,9 +109,10 @@ def read(folder: Path, smallest: int) -> Record | None:
         )
     sent, traffic = _ledger(folder / "ledger.jsonl")
     found = {p.parts[-5]: _json(p) for p in _score_files(folder)}
-    hidden = {c: hides(s["n"], s.get("positives"), smallest, s.get("patients")) for c, s in found.items()}
-    scores = {client: released_score(score, hidden[client], smallest) for client, score in found.items()}
-    rounds = _rounds(folder, smallest, hidden.get(target, False))
+    hidden = {client: too_small(smallest) if hides_score(score, smallest) else "" for client, score in found.items()}
+    classes = {client: hides_classes(counts_of(folder.parents[3], client), smallest) for client in found}
+    scores = {c: released_score(score, hidden[c], smallest, classes[c]) for c, score in found.items()}
+    rounds = _rounds(folder, smallest, bool(hidden.get(target)))
     return Record(
         run=run,
         target=target,
@@ -139,19 +150,23 @@ def _rounds(folder: Path, smallest: int, hides_test: bool) -> tuple[Row, ...]:
     root, (run, target, seed) = folder.parents[3], folder.parts[-3:]
     counts, path = counts_of(root, target), root / "clients" / target / "rounds" / run / target / f"{seed}.jsonl"
     scored = {row["round"]: row for row in _json(path)}
-    hidden = tuple(prefix for prefix in SCORES if hides_part(counts, prefix.rstrip("/"), smallest))
-    hidden += ("test/",) * hides_test
-    return tuple(without_scores(row | scored.get(row["round"], {}), hidden) for row in _json(folder / "metrics.jsonl"))
+    rows = [row | scored.get(row["round"], {}) for row in _json(folder / "metrics.jsonl")]
+    shown = (released_round(row, counts, smallest) for row in rows)
+    return tuple(without_scores(row, ("test/",)) if hides_test else row for row in shown)
 
 
 def _validation(folder: Path, facts: Row, smallest: int) -> dict[str, float] | None:
     """The mean over the clients that chose, if the validation part of each may be shown."""
     root, (run, target, seed) = folder.parents[3], folder.parts[-3:]
-    clients = facts.get("tuned", {}).get("clients", ())
-    if not clients or any(hides_part(counts_of(root, client), "val", smallest) for client in clients):
+    counts = {client: counts_of(root, client) for client in facts.get("tuned", {}).get("clients", ())}
+    if not counts or any(hides_part(found, "val", smallest) for found in counts.values()):
         return None
-    found = [_json(root / "clients" / client / "tuning" / run / target / f"{seed}.json") for client in clients]
-    return {name: sum(scores[name] for scores in found) / len(found) for name in found[0]}
+    each = []
+    for client, found in counts.items():
+        scores = _json(root / "clients" / client / "tuning" / run / target / f"{seed}.json")
+        decimals = auc_decimals(found["images"]["val"], smallest) if hides_classes(found, smallest) else None
+        each.append(scores if decimals is None else rounded(scores, decimals))
+    return {name: sum(scores[name] for scores in each) / len(each) for name in each[0]}
 
 
 def layers(folder: Path) -> list[Row]:

@@ -29,7 +29,7 @@ SAMPLE = 20
 SUFFIXES = (".png", ".jpg", ".jpeg", ".dcm")
 FOLDERS = 1000
 """Folders below the root in which they are looked for, at most."""
-FEW = 1024
+FEW = 10_000
 """Up to this number of files a pool of processes costs more than it saves."""
 Header = dict[str, Any] | Unreadable
 """The columns from a file's header, or why it is rejected."""

@@ -14,34 +14,46 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from fdamed.core.disclosure import hides, rounded
+from fdamed.core.disclosure import AUC, auc_decimals, hides, rounded, too_small
 from fdamed.core.rng import Stream
 from fdamed.evaluation import bootstrap
 from fdamed.evaluation.calibration import BINS, PER_BIN, by_chance, calibration_error, joined, reliability
 from fdamed.evaluation.comparison import run_pairs
 from fdamed.evaluation.comparison.run_pairs import Runs
-from fdamed.evaluation.intervals import LEVEL
+from fdamed.evaluation.intervals import LEVEL, SURE
 from fdamed.evaluation.subgroups import LOWER_IS_BETTER, SCORES, Group, Standing, gap, groups, standings
 
 Results = list[dict[str, Any]]
+EMPTY: dict[str, Any] = {"scores": {}, "pairs": [], "groups": [], "gaps": [], "calibration": {}}
+"""What an audit has in common that may not be shown."""
 
 
 def audit(
-    frame: pd.DataFrame, p: NDArray[np.float64], runs: Runs, reference: str, smallest: int, stream: Stream
+    frame: pd.DataFrame,
+    p: NDArray[np.float64],
+    runs: Runs,
+    reference: str,
+    smallest: int,
+    stream: Stream,
+    classes: bool = False,
 ) -> dict[str, Any]:
-    """Compare runs by their probabilities `p` (R, n), or (R, n, C) with several classes, for the images in `frame`."""
+    """Compare runs by their probabilities `p` (R, n), or (R, n, C) with several classes, for the images in `frame`.
+
+    `classes`: the number of positives is hidden; then by the AUC alone, coarsely, and without calibration.
+    """
     y, several = frame["y"].to_numpy(), p.ndim == 3
     out: dict[str, Any] = {
         "reference": reference,
         "runs": {name: sorted(rows) for name, rows in runs.items()},
         "level": LEVEL,
     }
-    empty: dict[str, Any] = {"scores": {}, "pairs": [], "groups": [], "gaps": [], "calibration": {}}
     patients = int(frame["patient"].nunique())
     if hides(len(y), None if several else int(y.sum()), smallest, patients):
-        return out | empty | {"suppressed": f"fewer than {smallest} patients, or images of a class"}
+        return out | EMPTY | {"suppressed": too_small(smallest)}
     scored = run_pairs.scored(frame, p, stream)
-    out |= empty | {
+    if classes and not several:
+        scored = {name: found for name, found in scored.items() if name == AUC}
+    out |= EMPTY | {
         "scores": run_pairs.means(scored, runs),
         "pairs": run_pairs.pairs(scored, runs, reference, frame, p),
         "patients": patients,
@@ -49,18 +61,33 @@ def audit(
     }
     if several:  # the predicted class, and its probability
         return out | {"calibration": _calibration(p.argmax(axis=2) == y, p.max(axis=2), runs, smallest)}
-    out["groups"], out["gaps"] = by_group(frame, p, runs, reference, smallest)
+    out["groups"], out["gaps"] = by_group(frame, p, runs, reference, smallest, classes)
+    if classes:
+        decimals = auc_decimals(len(y), smallest)
+        return out | {"scores": rounded(out["scores"], decimals), "pairs": [_coarse(r, decimals) for r in out["pairs"]]}
     return out | {"calibration": _calibration(np.broadcast_to(y, p.shape), p, runs, smallest)}
 
 
+def _coarse(pair: Mapping[str, Any], decimals: int) -> dict[str, Any]:
+    """A compared pair without the digits that would give the difference exactly; what is significant stays so."""
+    ends = {key: rounded(pair[key], decimals) for key in ("value", "low", "high")}
+    errors = {key: pair[key] and float(f"{pair[key]:.1e}") for key in ("patients", "seeds_error")}
+    return {**pair, **ends, **errors, **{key: _coarse_p(pair[key]) for key in ("p", "p_holm")}}
+
+
+def _coarse_p(p: float) -> float:
+    near = round(p, 2)
+    return min(max(near, 0.01), SURE - 0.01) if p < SURE else near
+
+
 def by_group(
-    frame: pd.DataFrame, p: NDArray[np.float64], runs: Runs, reference: str, smallest: int
+    frame: pd.DataFrame, p: NDArray[np.float64], runs: Runs, reference: str, smallest: int, classes: bool = False
 ) -> tuple[Results, Results]:
     """Every group that may be shown, and the largest gaps between the groups of one attribute."""
     entries: Results = []
     gaps: Results = []
     # One attribute at a time: its groups hold a number for each patient, run and seed.
-    for by, members in groupby(groups(frame, smallest), key=lambda group: group.by):
+    for by, members in groupby(groups(frame, smallest, not classes), key=lambda group: group.by):
         found = [(group, by_run) for group in members if (by_run := standings(group, frame, p, runs))]
         entries += [_entry(group, by_run, reference, smallest) for group, by_run in found]
         if len(by) == 1:
@@ -101,19 +128,16 @@ def _gaps(by: str, found: Mapping[str, Mapping[str, Standing]], reference: str, 
 
 
 def _shown(hidden: bool) -> tuple[str, ...]:
-    """The scores of a group; where its size is hidden, none that is a proportion of its images.
+    """The scores of a group; where its size is hidden, only that which tells neither it nor the share of positives.
 
     The proportions of several runs and seeds have one denominator, and four decimals are enough to find it.
     """
-    return tuple(name for name in SCORES if not hidden or name in ("auc", "brier"))
+    return (AUC,) if hidden else SCORES
 
 
 def _decimals(hidden: bool, smallest: int) -> int:
-    """The number of decimals in a group's results.
-
-    An AUC is a number of pairs divided by at least smallest^2: rounded more coarsely than one pair, it fits any number.
-    """
-    return 4 if not hidden else 2 if smallest**2 >= 100 else 1
+    """The number of decimals in a group's results; where its size is hidden, it has at least `smallest` of a class."""
+    return auc_decimals(2 * smallest, smallest) if hidden else 4
 
 
 def _calibration(y: NDArray[Any], p: NDArray[np.float64], runs: Runs, smallest: int) -> dict[str, Any]:

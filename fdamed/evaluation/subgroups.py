@@ -81,8 +81,11 @@ def banded(frame: pd.DataFrame) -> pd.DataFrame:
     return out
 
 
-def groups(frame: pd.DataFrame, smallest: int) -> Iterator[Group]:
-    """Every group with enough images, of one attribute and then of two; `frame` has patient, y and the attributes."""
+def groups(frame: pd.DataFrame, smallest: int, sizes: bool = True) -> Iterator[Group]:
+    """Every group with enough images, of one attribute and then of two; `frame` has patient, y and the attributes.
+
+    `sizes`: False if the number of images of a class is hidden, so that no group may have one.
+    """
     words = banded(frame).reset_index(drop=True)
     y, patient = frame["y"].to_numpy(), frame["patient"].to_numpy()
     varied = [name for name in words.columns if words[name].nunique() > 1]
@@ -90,7 +93,7 @@ def groups(frame: pd.DataFrame, smallest: int) -> Iterator[Group]:
         known = words[list(by)].notna().all(axis=1)
         cells = {key: rows.index.to_numpy() for key, rows in words[known].groupby(list(by), observed=True)}
         shown = {key: rows for key, rows in cells.items() if not _few(y[rows], patient[rows], smallest)}
-        counted = len(shown) == len(cells) and (known.all() or not _few(y[~known], patient[~known], smallest))
+        counted = sizes and len(shown) == len(cells) and (known.all() or not _few(y[~known], patient[~known], smallest))
         for are, rows in shown.items():
             yield Group(by, tuple(map(str, are)), len(rows) if counted else None, rows)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from fdamed.core.files import read_json
 from fdamed.core.run_record import Record, read
 from fdamed.federation.method import Method
 from fdamed.pipeline.fingerprint import digest_images
-from fdamed.pipeline.paths import Places
+from fdamed.pipeline.paths import LAST, Places
 from fdamed.pipeline.scoring import tensors_of
 from fdamed.pipeline.selection import StudyRun
 
@@ -59,11 +60,26 @@ def by_folder(folder: Path) -> Chosen:
     if not (folder / "run.json").is_file():
         raise FdamedError(UNFINISHED, str(folder), TRAIN)
     root, facts = folder.parents[3], read_json(folder / "run.json")
-    for path in sorted((root / "clients").glob("config.*.json"), key=lambda p: -p.stat().st_mtime):
-        config = _moved(path, root)
-        if config and facts["run"] in config.expanded_runs() and not _differs(config, facts):
-            return of_study(config, facts["run"], facts["target"], int(facts["seed"]))
+    paths = sorted((root / "clients").glob("config.*.json"))
+    kept = {path.name: config for path in paths if (config := _moved(path, root))}
+    for config in kept.values():
+        if facts["run"] in config.expanded_runs() and not _differs(config, facts):
+            shown = _shown_as(config, _last(root, kept))
+            return of_study(shown, facts["run"], facts["target"], int(facts["seed"]))
     raise FdamedError("the configuration of this run was not found in its study", str(root / "clients"), fix)
+
+
+def _last(root: Path, kept: Mapping[str, Config]) -> Config:
+    """The configuration with which the study was last run; if that is not known, the strictest about small counts."""
+    path = root / "clients" / LAST
+    name = path.read_text(encoding="utf-8").strip() if path.is_file() else ""
+    return kept.get(name) or max(kept.values(), key=lambda config: config.smallest_cell)
+
+
+def _shown_as(config: Config, last: Config) -> Config:
+    """The configuration of a run, with what the views of the study show: one that was public once need not stay so."""
+    views = {key: getattr(last.privacy, key) for key in ("smallest_cell", "public")}
+    return config.model_copy(update={"privacy": config.privacy.model_copy(update=views)})
 
 
 def _moved(path: Path, root: Path) -> Config | None:

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 FROZEN = "init"
 """The name of the untrained backbone."""
+LAST = "last_config"
+"""The file below `clients/` that names the configuration with which the study was last run."""
 
 
 @dataclass(frozen=True)

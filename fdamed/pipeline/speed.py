@@ -142,7 +142,7 @@ def images_to_train(config: Config, known: Any, sizes: Images | None = None) -> 
             rounds = config.train_of(phase).rounds * entry["length"]
             for target in config.split.targets:
                 asked = training_images(phase, config, entry, target, sizes)
-                total += rounds * sum(recipe.epochs * n for _, recipe, n in asked)
+                total += rounds * sum(recipe.images_seen(n) for _, recipe, n in asked)
     return total * len(config.seeds)
 
 

@@ -82,7 +82,7 @@ def too_small(
         return f"a fold has fewer than {minimum.images} images (privacy.smallest_images)"
     recipes = [config.train_of(spec).target for spec in runs.values()]
     least = min(len(y) - int(part.sum()) for part in parts)
-    if any(local_steps(least, recipe.batch, recipe.epochs) < minimum.steps for recipe in recipes):
+    if any(local_steps(least, recipe) < minimum.steps for recipe in recipes):
         return f"without a fold there are fewer than {minimum.steps} local steps (privacy.smallest_steps)"
     if any(hides(int(p.sum()), int((y[p] == 1).sum()), cell, len(np.unique(owner[p]))) for p in parts):
         return f"a fold has fewer than {cell} patients, or images of a class (privacy.smallest_cell)"

@@ -26,24 +26,33 @@ HERE = Path(__file__).parent
 
 
 def write(study: Study, folder: Path) -> None:
-    """Write index.html, headline.json, tables/ and figures/ below `folder`."""
+    """Write index.html, headline.json, tables/ and figures/ below `folder`, and delete tables and figures of before."""
     environment = _environment()
+    kept: set[Path] = set()
+
+    def file_of(kind: str, name: str) -> Path:
+        kept.add(path := folder / kind / name)
+        return path
+
     shown: list[dict[str, Any]] = []
     for name, section in found().items():
+        lines = study.withheld.get(name, ())
         if not section.needs(study):
+            if lines:
+                shown.append({"name": name, "title": section.title, "body": "", "reason": "; ".join(lines)})
             continue
         for file, table in section.tables(study).items():
             if not table.empty or section.needs is always:
-                write_text(folder / "tables" / f"{file}.csv", to_csv(table))
+                write_text(file_of("tables", f"{file}.csv"), to_csv(table))
         reason = section.too_small(study)
         if reason:
             shown.append({"name": name, "title": section.title, "body": "", "reason": reason})
             continue
         plots = {file: plot for file, plot in section.plots(study).items() if plot}
         for file, plot in plots.items():
-            write_text(folder / "figures" / f"{file}.svg", standalone(plot))
+            write_text(file_of("figures", f"{file}.svg"), standalone(plot))
         html = environment.get_template(f"{name}.html").render(study=study, plots=plots, **section.context(study))
-        shown.append({"name": name, "title": section.title, "body": Markup(html), "reason": ""})  # noqa: S704 - rendered with autoescape
+        shown.append({"name": name, "title": section.title, "body": Markup(html), "reason": "", "lines": lines})  # noqa: S704 - rendered with autoescape
     script = (HERE / "script.js").read_text(encoding="utf-8")
     style = stylesheet() + (HERE / "style.css").read_text(encoding="utf-8")
     first = facts_of(study, study.views[0])
@@ -59,6 +68,9 @@ def write(study: Study, folder: Path) -> None:
     )
     write_json(folder / "headline.json", headline.as_file(study))
     write_text(folder / "index.html", page)
+    # A study that was shown as public before must not leave what is hidden now.
+    for path in {*folder.glob("tables/*"), *folder.glob("figures/*")} - kept:
+        path.unlink()
 
 
 def _environment() -> Environment:

@@ -116,6 +116,8 @@ class Study:
     """Target -> its audit, with the attribute inference in it."""
     membership: Sequence[Json]
     """The membership inference of each client."""
+    withheld: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """Section -> what is missing in it and why, where hospitals elsewhere have answered."""
     candidates: Mapping[str, Sequence[Record]] = field(default_factory=dict)
     """Tuned run -> its candidates at every target and seed, which have no test score."""
 
@@ -284,6 +286,7 @@ def read_study(config: Config) -> Study:
             t: audit | {"attributes": _optional(folder / "attributes" / f"{t}.json")} for t, audit in audits.items()
         },
         membership=[found for found in members if found] if config.audit.membership else [],
+        withheld=_optional(folder / "withheld.json") or {},
         candidates={run: run_record.study(folder / "runs", of, config.smallest_cell)[0] for run, of in tuned.items()},
     )
 

@@ -10,8 +10,9 @@ from __future__ import annotations
 import logging
 import os
 import socket
+import sqlite3
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,9 @@ PATIENCE = 4.0
 """Seconds to wait for the connection, and again for the first answer."""
 FIX = "The runs are safe in files; run the same command again when the tracking server answers."
 LOCAL = "sqlite:///"
+BATCH = 1000
+"""Runs, or metrics, per call of MLflow."""
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -65,7 +69,7 @@ def mlflow_errors(store: Store) -> Iterator[None]:
 
     try:
         yield
-    except (MlflowException, SQLAlchemyError, OSError) as error:
+    except (MlflowException, SQLAlchemyError, sqlite3.Error, OSError) as error:
         reason = type(error).__name__ if isinstance(error, OSError) else str(error).splitlines()[0][:200]
         shown = place(store.uri)
         raise FdamedError(f"MLflow refused: {reason.replace(store.uri, shown)}", shown, FIX) from None
@@ -100,3 +104,33 @@ def connect(store: Store) -> Any:
         finally:
             os.environ |= usual
     return client
+
+
+def found_runs(client: Any, experiment: str, deleted: bool = False) -> Iterator[Any]:
+    """All active runs of an experiment, or all deleted ones."""
+    from mlflow.entities import ViewType
+
+    kind, token, more = ViewType.DELETED_ONLY if deleted else ViewType.ACTIVE_ONLY, None, True
+    while more:
+        page = client.search_runs([experiment], run_view_type=kind, max_results=BATCH, page_token=token)
+        yield from page
+        token = page.token
+        more = bool(token)
+
+
+def forget(store: Store, client: Any, experiment: str) -> None:
+    """Remove the deleted runs of ours for good: MLflow only marks them, and they may have what is hidden now.
+
+    Its interface has no call for that. Of a local store this does what `mlflow gc` does, and leaves no trace in the
+    file; a server's administrator runs it.
+    """
+    gone = [run.info.run_id for run in found_runs(client, experiment, deleted=True) if "run_key" in run.data.tags]
+    if gone and store.database is None:
+        log.warning(f"the server keeps {len(gone)} replaced runs until its administrator runs `mlflow gc`")
+    elif gone and store.database:
+        from mlflow.tracking._tracking_service.utils import _get_store
+
+        for run in gone:
+            _get_store(store.uri)._hard_delete_run(run)
+        with closing(sqlite3.connect(store.database, timeout=60)) as database:
+            database.execute("VACUUM")

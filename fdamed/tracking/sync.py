@@ -10,10 +10,7 @@ from typing import Any, NamedTuple
 
 from fdamed.tracking.models import Candidate, Save, register
 from fdamed.tracking.payload import Entry
-from fdamed.tracking.store import Store, connect, mlflow_errors
-
-BATCH = 1000
-"""Metrics per call of MLflow."""
+from fdamed.tracking.store import BATCH, Store, connect, forget, found_runs, mlflow_errors
 
 
 class Tracked(NamedTuple):
@@ -45,6 +42,7 @@ def track(
         for entry in entries:
             what, runs[entry.key] = _import(client, experiment, entry, known[entry.key], folder)
             counts[what] += 1
+        forget(store, client, experiment)
         models = {c.name: register(client, experiment, c, save, runs[c.record.key], folder) for c in candidates}
     return Tracked(experiment, counts, models)
 
@@ -68,12 +66,8 @@ def _experiment(client: Any, study: str, tags: Mapping[str, str], local: bool) -
 def _known(client: Any, experiment: str) -> dict[str, list[Any]]:
     """Key -> the active runs with it."""
     out: dict[str, list[Any]] = defaultdict(list)
-    page, token = (), None
-    while page == () or token:
-        page = client.search_runs([experiment], max_results=BATCH, page_token=token)
-        token = page.token
-        for run in page:
-            out[run.data.tags.get("run_key", "")].append(run)
+    for run in found_runs(client, experiment):
+        out[run.data.tags.get("run_key", "")].append(run)
     return out
 
 

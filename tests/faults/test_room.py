@@ -65,7 +65,9 @@ def test_the_doctor_says_what_all_trainings_need(prepared: Path, monkeypatch, ca
     assert "2 trainings need about" in " ".join(capsys.readouterr().out.split())
     monkeypatch.setattr("fdamed.pipeline.checks.machine.free", lambda folder: 1000)
     assert studies.fdamed(prepared, "doctor") == 2
-    assert "for weights and checkpoints, 0.0 MB are free" in capsys.readouterr().err
+    shown = capsys.readouterr()
+    assert "for weights and checkpoints, 0.0 MB are free" in " ".join(shown.out.replace("│", " ").split())
+    assert "Free space in results" in shown.err
 
 
 @contextmanager

@@ -70,8 +70,9 @@ def test_a_manifest_of_mixed_formats_becomes_a_cache(study: Path, capfd: pytest.
     assert (folder / "rejects.csv").read_text() == "file,row,reason,detail\n"
     assert command(study) == 0
     said = capfd.readouterr()
-    assert "A: 16 images, 16 decoded now, rejected: none" in said.out
-    assert "A: 16 images, 0 decoded now, rejected: none" in said.out
+    assert "A: 16 images, 16 decoded now, rejected: none" in said.err
+    assert "A: 16 images, 0 decoded now, rejected: none" in said.err
+    assert said.out == "", "nothing was left out"
     assert "CANARY" not in said.out + said.err
 
 
@@ -80,7 +81,9 @@ def test_refusals_are_counted_on_screen_and_named_only_in_the_hospital(
 ) -> None:
     (study / "data" / "CANARY-05").write_bytes(b"DICM")
     assert command(study) == 0
-    assert "rejected: NOT_AN_IMAGE 1" in capfd.readouterr().out
+    said = capfd.readouterr()
+    assert "15 images, 16 decoded now, rejected: NOT_AN_IMAGE 1" in said.err, "the log of the job is the hospital's"
+    assert said.out == "left out at A: NOT_AN_IMAGE (1 to 10)\n", "it goes to the log of the whole study"
     (study / "data" / "CANARY-06").write_bytes(b"")
     assert command(study) == 2
     said = capfd.readouterr()
@@ -93,6 +96,6 @@ def test_mistakes_of_the_user_are_three_lines_and_exit_code_2(study: Path, capfd
     assert command(study, client="C") == 2
     assert "Choose one of: A, B" in capfd.readouterr().err
     assert command(study, client="B") == 2
-    assert "Run `fdamed split` first" in capfd.readouterr().err
+    assert "Run `fdamed split --config " in capfd.readouterr().err
     assert command(study, "--workers", "0") == 2
     assert "at least 1" in capfd.readouterr().err

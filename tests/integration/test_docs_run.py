@@ -70,6 +70,8 @@ NOT_RUN = {
     "fdamed join --invitation invitations/north --digest 0123456789ab --data own.yaml --out site.yaml": APART,
     "fdamed serve --site site.yaml": APART,
     "fdamed lead --study study.yaml --kits kits": APART,
+    "snakemake --cores 2 --configfile study.yaml": APART,
+    "snakemake --config transport=network": APART,
 }
 """Command -> the reason why it is not run here."""
 SERVERS = {

@@ -21,7 +21,7 @@ from fdamed.cli.commands import predict
 from fdamed.cli.main import main
 from fdamed.config import loader as configfile
 from fdamed.config.model import Model
-from fdamed.core.files import umask, write_json
+from fdamed.core.files import write_json
 from fdamed.core.locks import locked
 from fdamed.core.rng import stream
 from fdamed.export import bundle as exported_models
@@ -226,7 +226,6 @@ def test_the_forms_of_the_model_agree_and_the_folder_says_how_well(models) -> No
             *("model.json", "model.onnx", "model.safetensors", "model_card.html", "model_card.md"),
         ]
         assert not list(folder.parent.glob(".*")), "nothing half-written is left"
-        assert {p.stat().st_mode & 0o777 for p in folder.iterdir()} == {0o666 & ~umask()}
 
 
 def test_nothing_of_a_patient_or_of_the_machine_is_in_the_folder(study: Path, models) -> None:
@@ -246,6 +245,30 @@ def test_a_run_is_found_by_its_folder_with_the_configuration_it_was_trained_unde
     about = json.loads(capsys.readouterr().out)
     assert about == json.loads((models["fedavg"] / "model.json").read_text())
     assert (out / "model_card.md").read_text() == (models["fedavg"] / "model_card.md").read_text()
+
+
+def test_an_export_by_folder_shows_what_the_last_run_showed_and_never_what_an_older_configuration_did(
+    study: Path, tmp_path: Path
+) -> None:
+    """The study was run as public, then privately again; the older file may be the newer one on the disk."""
+    clients, folder = root(study) / "clients", root(study) / "runs" / "fedavg" / "edema" / "0"
+    kept = json.loads((clients / "config.kept.json").read_text())
+
+    def hidden(name: str) -> bool:
+        assert main(["export", str(folder), "--out", str(tmp_path / name)]) == 0
+        return "fewer than 1000" in (tmp_path / name / "model_card.md").read_text()
+
+    names = {"config.private.json": {"smallest_cell": 1000}, "config.public.json": {"public": True}}
+    try:
+        for name, privacy in names.items():
+            write_json(clients / name, kept | {"privacy": kept["privacy"] | privacy})
+        assert hidden("unknown"), "the strictest, where nothing says which was the last"
+        for name in names:
+            (clients / "last_config").write_text(f"{name}\n")
+            assert hidden(name) == ("private" in name)
+    finally:
+        for name in (*names, "last_config"):
+            (clients / name).unlink(missing_ok=True)
 
 
 def test_what_cannot_be_exported_says_why(study: Path, tmp_path: Path, capsys) -> None:
@@ -335,7 +358,7 @@ def test_the_card_shows_what_was_measured_and_what_was_not(study: Path, models) 
         assert f"\n## {heading}\n" in card
     assert f"All methods of the study: {HEADING}\n" in card and "More." not in card
     assert "synthetic phantoms" in card and "Not** for diagnosis" in card
-    assert "Membership inference: not measured" in card
+    assert "Membership inference: not measured." in card
     assert "Reconstruction of images from this model: not measured." in card
     score = json.loads((root(study) / "clients/edema/scores/fedavg/edema/0.json").read_text())
     assert score["positives"] < 8, "the study's test part is small enough to be hidden"

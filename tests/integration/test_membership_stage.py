@@ -108,6 +108,17 @@ def test_a_target_is_a_member_with_its_few_labels_only(study: Path) -> None:
     assert found["runs"] == {} and found["suppressed"] == ["target_only"]
 
 
+def test_a_test_part_whose_scores_are_hidden_gets_no_score_of_an_attack_either(study: Path) -> None:
+    """80 others are many, but only 8 of them are positive."""
+    path = study / "c" / "clients" / "A" / "order.parquet"
+    rows = pd.read_parquet(path)
+    rows.loc[rows["split"] == "test", "y"] = (np.arange(N // 2) < 8).astype(int)
+    rows.to_parquet(path)
+    found = asked(study)
+    assert found["untrained"] is None
+    assert found["targets"]["B"]["runs"] == {} and found["targets"]["B"]["suppressed"] == ["known"]
+
+
 def test_patients_on_both_sides_of_a_leaking_split_are_no_proof_of_privacy(study: Path) -> None:
     """All others become images of members: nobody is left to compare with, so nothing is reported."""
     path = study / "c" / "clients" / "A" / "order.parquet"

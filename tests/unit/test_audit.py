@@ -12,6 +12,8 @@ from scipy.stats import binom, binomtest
 from sklearn.metrics import roc_auc_score
 
 from fdamed.cli.main import main
+from fdamed.core.disclosure import auc_decimals
+from fdamed.core.files import write_json
 from fdamed.evaluation.comparison.paired_tests import Influence, auc_influence, auc_of, contrast, difference
 from fdamed.evaluation.metrics import TWO, scores
 from fdamed.evaluation.subgroups import banded, gap, groups, standings
@@ -180,7 +182,42 @@ def study(tmp_path: Path, frame) -> Path:
             path.parent.mkdir(parents=True, exist_ok=True)
             score = judged(frame, (0.2, 2.0)[i], 10 * i + seed)
             frame.assign(score=score.astype(np.float32)).to_parquet(path, index=False)
+    write_json(tmp_path / "c/clients/B/counts.json", counts(frame))
     return tmp_path
+
+
+def counts(frame: pd.DataFrame, positives_of_val: int = 40) -> dict:
+    """The counts of the client, whose validation part has 80 images."""
+    test = {"images": len(frame), "patients": frame["patient"].nunique(), "positives": int(frame["y"].sum())}
+    val = {"images": 80, "patients": 40, "positives": positives_of_val}
+    return {what: {"test": test[what], "val": val[what]} for what in test}
+
+
+def test_where_the_positives_are_hidden_the_audit_has_only_coarse_aucs(study: Path, frame) -> None:
+    """Seven positives of the validation part are small, and parts are alike: those of the test part are hidden, too."""
+    write_json(study / "c/clients/B/counts.json", counts(frame, 7))
+    assert main(["audit", "--config", str(study / "config.json"), "--target", "B"]) == 0
+    audit = json.loads((study / "c/audit/B.json").read_text())
+    assert set(audit["scores"]) == {"auc"} and {p["metric"] for p in audit["pairs"]} == {"auc"}
+    assert audit["calibration"] == {}, "the bins would add up to the positives"
+    assert audit["groups"] and all(g["n"] is None for g in audit["groups"])
+    assert {g["metric"] for g in audit["gaps"]} == {"auc"}
+    for run in (run for g in audit["groups"] for run in g["runs"].values()):
+        assert not {"sensitivity", "false_alarms", "bias", "brier"} & (run.keys() | run["gains"].keys())
+    decimals = auc_decimals(len(frame), SMALLEST)
+    (pair,) = audit["pairs"]
+    assert pair["value"] == round(pair["value"], decimals) and pair["p_holm"] == 0.01
+
+
+@pytest.mark.parametrize(
+    ("images", "smallest", "decimals"), [(22, 11, 2), (73, 11, 2), (73, 5, 2), (800, 11, 3), (10, 5, 1)]
+)
+def test_an_auc_is_shown_so_coarsely_that_it_fits_every_number_of_positives(images, smallest, decimals) -> None:
+    assert auc_decimals(images, smallest) == decimals
+    for positives in range(smallest, images - smallest + 1):
+        pairs = positives * (images - positives)
+        shown = np.arange(0, 10**decimals + 1) / 10**decimals
+        assert (np.abs(np.round(shown * pairs) / pairs - shown) <= 0.5 / 10**decimals + 1e-9).all()
 
 
 def test_the_audit_shows_who_gains_and_names_no_patient(study: Path) -> None:
@@ -266,7 +303,8 @@ def test_groups_have_four_decimals_and_where_their_number_is_hidden_two_and_no_s
     for run in hidden:
         assert not {"sensitivity", "false_alarms", "bias"} & (run.keys() | run["gains"].keys())
         assert run["calibration_error"] is run["calibration_limit"] is None
-        values = [*run["auc"].values(), *run["gains"]["auc"].values(), *run["brier"].values()]
+        assert "brier" not in run, "of a model that finds all images negative, it is their share of positives"
+        values = [*run["auc"].values(), *run["gains"]["auc"].values()]
         assert all(v == round(v, 2) for v in values)
 
 

@@ -164,6 +164,24 @@ def test_help_takes_less_than_fifteen_hundredths_of_a_second() -> None:
     assert min(spent) < 0.15, spent
 
 
+def test_a_plus_separates_commands_that_one_process_runs_in_turn(capsys) -> None:
+    assert cli.main(["methods", "gp", "+", "methods", "fedavg"]) == 0
+    out = capsys.readouterr().out
+    assert -1 < out.index("gp") < out.index("fedavg")
+
+
+def test_after_a_command_that_fails_the_next_ones_are_not_run(capsys) -> None:
+    assert cli.main(["methods", "nowhere", "+", "methods", "fedavg"]) == 2
+    assert "fedavg" not in capsys.readouterr().out
+
+
+def test_a_mistake_in_a_later_command_is_found_before_the_first_is_run(capsys) -> None:
+    with pytest.raises(SystemExit):
+        cli.main(["methods", "gp", "+", "methosd"])
+    found = capsys.readouterr()
+    assert found.out == "" and "methods" in found.err
+
+
 @pytest.mark.parametrize(
     "words", [["methods", "--json"], ["status", "--config", str(ROOT / "config" / "config.yaml"), "--json"]]
 )

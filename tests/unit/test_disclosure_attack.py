@@ -1,7 +1,8 @@
 """An attacker who has everything outside the clients' folders, and tries to rebuild what is held back.
 
 He knows the rules of suppression, and reasons with sums, differences, bounds and denominators: an accuracy is a
-multiple of 1/n, an AUC of 1/(2 m n).
+multiple of 1/n, an AUC of 1/(2 m n), and the accuracy is the mean of sensitivity and specificity, weighted by the
+classes. He also knows how data are split: in a stratified study all parts have the same share of positives.
 """
 
 from __future__ import annotations
@@ -19,10 +20,18 @@ import pytest
 
 from fdamed.config.privacy import FOLDS, NO_MINIMUM
 from fdamed.core.counts import counts_of, released_cohort, write_counts
-from fdamed.core.disclosure import hides, only_scores, released_total, small, without_scores
+from fdamed.core.disclosure import (
+    auc_decimals,
+    hides,
+    hides_classes,
+    only_scores,
+    released_total,
+    small,
+    without_scores,
+)
 from fdamed.core.rng import stream
 from fdamed.core.run_record import study as read_runs
-from fdamed.evaluation.protocol import sizes
+from fdamed.evaluation.protocol import HIDDEN, sizes
 from fdamed.evaluation.run_tables import tidy
 from fdamed.pipeline.trial_labels import too_small
 from fdamed.theory.advice import recommend
@@ -32,6 +41,10 @@ from tests.support.run_folders import write_json, write_lines
 PARTS, CLIENTS, TARGET, RUNS = ("train", "adapt", "val", "test"), ("A", "B"), "A", ("fedavg", "gp")
 MOST = 40
 STUDIES = 1000
+METRICS = ("acc", "auc", "sensitivity", "specificity")
+CLASSES = {"positives": "sensitivity", "negatives": "specificity"}
+Known = tuple[tuple[tuple[str, float], ...], float]
+"""Scores of one run, and the error of rounding."""
 Name = tuple[str, str, str]
 """Client, part, and what is counted: positives, negatives, images (both), patients."""
 
@@ -51,18 +64,44 @@ def drawn(seed: int) -> dict[str, Any]:
             cells[client, part, "patients"] = int(
                 rng.integers(math.ceil((positives + negatives) / 3), positives + negatives + 1)
             )
+    return truth_of(rng, cells, int(rng.choice([5, 11])))
+
+
+def stratified(seed: int) -> dict[str, Any]:
+    """A study whose parts have the same share of positives, so that those of one part follow from those of another.
+
+    The validation part, and often another, has few of them.
+    """
+    rng = np.random.default_rng(seed)
+    cells: dict[Name, int] = {}
+    for client in CLIENTS:
+        share = rng.uniform(0.15, 0.85)
+        for part, most in zip(PARTS, (100, 80, 25, 80), strict=True):
+            images = int(rng.integers(most // 2, most))
+            positives = int(images * share + 0.5)
+            cells |= {(client, part, "positives"): positives, (client, part, "negatives"): images - positives}
+            cells[client, part, "patients"] = images
+    return truth_of(rng, cells, 11) | {"stratified": True}
+
+
+def truth_of(rng: np.random.Generator, cells: dict[Name, int], smallest: int) -> dict[str, Any]:
     scores = {
         (run, client, part): score(rng, cells[client, part, "positives"], cells[client, part, "negatives"])
         for run in RUNS
         for client in CLIENTS
         for part in ("val", "test")
     }
-    return {"smallest": int(rng.choice([5, 11])), "cells": cells, "scores": scores}
+    return {"smallest": smallest, "cells": cells, "scores": scores, "stratified": False}
 
 
 def score(rng: np.random.Generator, m: int, n: int) -> dict[str, float | None]:
-    acc = float(rng.integers(0, m + n + 1) / (m + n)) if m + n else None
-    return {"acc": acc, "auc": float(rng.integers(0, 2 * m * n + 1) / (2 * m * n)) if m * n else None}
+    hits, passes = int(rng.integers(0, m + 1)), int(rng.integers(0, n + 1))
+    return {
+        "acc": (hits + passes) / (m + n) if m + n else None,
+        "auc": float(rng.integers(0, 2 * m * n + 1) / (2 * m * n)) if m * n else None,
+        "sensitivity": hits / m if m else None,
+        "specificity": passes / n if n else None,
+    }
 
 
 def counts(truth: dict[str, Any], client: str) -> dict[str, Any]:
@@ -91,7 +130,8 @@ def summaries(truth: dict[str, Any]) -> dict[str, dict[str, Any]]:
 
 def judged(truth: dict[str, Any], run: str) -> list[dict[str, Any]]:
     """The line of the last round, with the scores of the target's parts."""
-    found = {f"{part}/{k}": v for part in ("val", "test") for k, v in truth["scores"][run, TARGET, part].items()}
+    both = {part: truth["scores"][run, TARGET, part] for part in ("val", "test")}
+    found = {f"{part}/{k}": scores[k] for part, scores in both.items() for k in ("acc", "auc")}
     return [{"round": 1, "train/loss": 0.5} | found]
 
 
@@ -157,7 +197,7 @@ def write_as_before(root: Path, truth: dict[str, Any], leaks: Iterable[str]) -> 
 class Attacker:
     """Candidates of every number, narrowed down by everything that was published."""
 
-    def __init__(self, smallest: int) -> None:
+    def __init__(self, smallest: int, stratified: bool = False) -> None:
         self.smallest = smallest
         self.candidates: dict[Name, set[int]] = {}
         for client in CLIENTS:
@@ -165,7 +205,8 @@ class Attacker:
                 for what in ("positives", "negatives", "images", "patients"):
                     self.candidates[client, part, what] = set(range(4 * MOST))
         self.sums: list[tuple[tuple[Name, ...], set[int]]] = []
-        self.scores: dict[tuple[str, str], set[tuple[str, float]]] = {}
+        self.scores: dict[tuple[str, str], set[Known]] = {}
+        self.stratified = stratified
 
     def learn_sum(self, names: Iterable[Name], total: int | Iterable[int]) -> None:
         known, totals = tuple(names), {total} if isinstance(total, int) else set(total)
@@ -203,7 +244,7 @@ class Attacker:
                         for part, value in found.get(what, {}).items():
                             self.learn_counts(client, part, what, value)
                 if "client" in content:
-                    self.learn_scores(content["client"], "test", {k: content.get(k) for k in ("acc", "auc")})
+                    self.learn_scores(content["client"], "test", {k: content.get(k) for k in METRICS})
                 for part in ("val", "test"):
                     self.learn_scores(TARGET, part, {k: content.get(f"{part}/{k}") for k in ("acc", "auc")})
 
@@ -225,17 +266,31 @@ class Attacker:
                 client, "total", "images", released_total(counts_of(root, client), "images", self.smallest)
             )
         records, _ = read_runs(root / "runs", [(run, TARGET, 0) for run in RUNS], self.smallest)
-        for row in tidy(records).dropna(subset="value").to_dict("records"):
-            self.learn_scores(row["client"], row["split"], {row["metric"]: row["value"]})
+        rows = {(row["hospital"], row["part"]): row for row in table.to_dict("records")}
+
+        def error(client: str, part: str) -> float:
+            """He knows how scores are rounded where the positives are hidden."""
+            row = rows[client, part]
+            hidden = row["positives"] == HIDDEN and isinstance(row["images"], int)
+            return 0.5 * 10.0 ** -auc_decimals(row["images"], self.smallest) if hidden else 0.0
+
+        shown = tidy(records).dropna(subset="value")
+        for (client, part, _), of_run in shown.groupby(["client", "split", "run"]):
+            self.learn_scores(
+                client, part, dict(zip(of_run["metric"], of_run["value"], strict=True)), error(client, part)
+            )
         for record in records:
             for key, value, *_ in points(record):
                 part, *where, metric = key.split("/")
                 if part in ("val", "test"):
-                    self.learn_scores(where[0] if where else TARGET, part, {metric: value})
+                    client = where[0] if where else TARGET
+                    self.learn_scores(client, part, {metric: value}, error(client, part))
 
-    def learn_scores(self, client: str, part: str, found: dict[str, float | None]) -> None:
-        known = {(metric, value) for metric, value in found.items() if value is not None}
-        self.scores.setdefault((client, part), set()).update(known)
+    def learn_scores(self, client: str, part: str, found: dict[str, float | None], error: float = 0.0) -> None:
+        """The scores of one run, as far as they are known, and how far they may be rounded."""
+        known = tuple(sorted((metric, value) for metric, value in found.items() if value is not None))
+        if known:
+            self.scores.setdefault((client, part), set()).add((known, error))
 
     def think(self) -> None:
         """Narrow all candidates down until nothing follows any more."""
@@ -251,18 +306,29 @@ class Attacker:
                     low, high = low + min(kept) - min(own), high + max(kept) - max(own)
                     self.candidates[name] = kept
             for client in CLIENTS:
+                shares = [self.shares(client, part) for part in PARTS] if self.stratified else [(0.0, 1.0)]
+                share = max(low for low, _ in shares), min(high for _, high in shares)
                 for part in PARTS:
-                    self.fit(client, part, self.scores.get((client, part), set()))
+                    self.fit(client, part, self.scores.get((client, part), set()), share)
 
-    def fit(self, client: str, part: str, known: set[tuple[str, float]]) -> None:
-        """Keep the sizes of both classes that add up, and of which all published scores are multiples."""
+    def shares(self, client: str, part: str) -> tuple[float, float]:
+        """The shares of positives from which this part can have been made."""
+        ms, images = (self.candidates[client, part, what] for what in ("positives", "images"))
+        least, most = max(1, min(images)), max(1, max(images))
+        return (min(ms) - 0.5) / most, (max(ms) + 0.5) / least
+
+    def fit(self, client: str, part: str, known: set[Known], share: tuple[float, float]) -> None:
+        """Keep the sizes of both classes that add up, and that allow all published scores."""
         names = [(client, part, what) for what in ("positives", "negatives", "images")]
         ms, ns, images = (self.candidates[name] for name in names)
+        low, high = share
         pairs = [
             (m, n, m + n)
             for m in ms
             for n in ns
-            if m + n in images and all(whole(v * ((m + n) if metric == "acc" else 2 * m * n)) for metric, v in known)
+            if m + n in images
+            and (not self.stratified or (low * (m + n) - 0.5 <= m + 1e-9 and m - 1e-9 <= high * (m + n) + 0.5))
+            and all(possible(m, n, dict(scores), error) for scores, error in known)
         ]
         for name, kept in zip(names, zip(*pairs, strict=True), strict=True):
             self.candidates[name] = set(kept)
@@ -272,7 +338,13 @@ class Attacker:
         known = {name: found for name, found in self.candidates.items() if len(found) == 1}
         cells = truth["cells"] | {(c, p, "images"): counts(truth, c)["images"][p] for c in CLIENTS for p in PARTS}
         assert all(found == {cells[name]} for name, found in known.items()), "the attacker is wrong"
-        return [name for name in known if small(cells[name], self.smallest) and not is_public(name)]
+        held_back = {client for client in CLIENTS if hides_classes(counts(truth, client), self.smallest)}
+        return [
+            name
+            for name in known
+            if not is_public(name)
+            and (small(cells[name], self.smallest) or (name[0] in held_back and name[2] in CLASSES and cells[name]))
+        ]
 
 
 def is_public(name: Name) -> bool:
@@ -281,12 +353,24 @@ def is_public(name: Name) -> bool:
     return part in ("train", "adapt") and what == "images"
 
 
-def whole(value: float) -> bool:
-    return abs(value - round(value)) < 1e-6
+def possible(m: int, n: int, found: dict[str, float], error: float) -> bool:
+    """Whether a model can have these scores on `m` positives and `n` negatives, rounded by at most `error`."""
+    parts = {"acc": m + n, "auc": 2 * m * n, "sensitivity": m, "specificity": n}
+    if not all(multiple(value, parts[metric], error) for metric, value in found.items() if metric in parts):
+        return False
+    acc, rates = found.get("acc"), [found.get(name) for name in CLASSES.values()]
+    if acc is None or None in rates or not m + n:
+        return True
+    return abs(acc - (m * rates[0] + n * rates[1]) / (m + n)) < 1e-6 + 2 * error
+
+
+def multiple(value: float, parts: int, error: float) -> bool:
+    """Whether some whole number of so many parts is this value, but for rounding."""
+    return bool(parts) and abs(round(value * parts) / parts - value) < 1e-6 / parts + error * (1 + 1e-9)
 
 
 def attack(root: Path, truth: dict[str, Any]) -> list[Name]:
-    attacker = Attacker(truth["smallest"])
+    attacker = Attacker(truth["smallest"], truth["stratified"])
     attacker.read(root)
     attacker.look_at_views(root)
     attacker.think()
@@ -307,6 +391,31 @@ def test_no_hidden_number_of_a_thousand_studies_can_be_rebuilt(tmp_path: Path, q
         assert attack(root, truth) == [], seed
         hidden += sum(small(n, truth["smallest"]) for n in truth["cells"].values())
     assert hidden > 5 * STUDIES, "there is something to rebuild"
+
+
+def test_no_hidden_number_of_a_stratified_study_follows_from_its_larger_parts(tmp_path: Path, quick: None) -> None:
+    """The test part is large, and its positives are hidden only because those of the validation part are few."""
+    scored = 0
+    for seed in range(200):
+        truth, root = stratified(seed), tmp_path / str(seed)
+        write(root, truth)
+        assert attack(root, truth) == [], seed
+        records, _ = read_runs(root / "runs", [("gp", TARGET, 0)], truth["smallest"])
+        hidden = hides_classes(counts(truth, TARGET), truth["smallest"])
+        scored += hidden and records[0].scores[TARGET]["auc"] is not None
+    assert scored > 50, "and what may be shown is shown"
+
+
+def test_three_scores_of_a_large_test_part_were_enough_for_the_attacker(tmp_path: Path, quick: None) -> None:
+    """Accuracy, sensitivity and specificity in scores.csv: images * (acc - spec) / (sens - spec) are the positives."""
+    found = small_ones = 0
+    for seed in range(60):
+        truth, root = stratified(seed), tmp_path / str(seed)
+        write_as_before(root, truth, ("scores",))
+        rebuilt = attack(root, truth)
+        found += (TARGET, "test", "positives") in rebuilt
+        small_ones += any(part == "val" and small(truth["cells"].get((c, part, w), 0), 11) for c, part, w in rebuilt)
+    assert found > 30 and small_ones > 5
 
 
 LEAKS = {

@@ -92,6 +92,18 @@ def test_every_file_of_the_report_is_there_and_made_again_it_is_the_same(tmp_pat
     assert {p: p.read_bytes() for p in folder.rglob("*") if p.is_file()} == first
 
 
+def test_the_report_owns_its_folder_and_leaves_nothing_of_what_it_showed_before(tmp_path: Path) -> None:
+    config = write_study(tmp_path, **STUDY)
+    folder = config.parent / "report"
+    for name in ("tables/gaps.csv", "figures/calibration_gp_NC.svg"):  # as of a study that was public
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text("17 positives")
+    (folder / "mine.txt").touch()
+    report(config)
+    assert not (folder / "tables/gaps.csv").exists() and not (folder / "figures/calibration_gp_NC.svg").exists()
+    assert (folder / "tables/headline.csv").is_file() and (folder / "mine.txt").exists()
+
+
 def test_phantoms_are_named_loudly_and_real_data_are_not(tmp_path: Path) -> None:
     assert "Synthetic phantoms." in visible(report(write_study(tmp_path / "a", **STUDY)))
     assert "Synthetic phantoms" not in visible(report(write_study(tmp_path / "b", **STUDY, phantom=None)))

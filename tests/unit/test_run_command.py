@@ -14,6 +14,7 @@ import pytest
 
 from fdamed.cli.commands import run as command
 from fdamed.cli.commands.run import STAGES, Progress, duration, follow
+from fdamed.pipeline.paths import Places
 
 RULES = Path(__file__).parents[2] / "workflow" / "rules"
 TABLE = [
@@ -85,6 +86,11 @@ def test_of_a_log_below_the_clients_only_the_path_is_shown(tmp_path: Path, place
     )
 
 
+def test_what_was_left_out_is_shown_at_once() -> None:
+    line = "left out at Nord: TRUNCATED (1 to 10)"
+    assert Progress().read(line, 0.0) == line
+
+
 @pytest.mark.parametrize("variant", ["", "quick"])
 def test_a_target_after_the_dashes_is_no_further_configuration_file(monkeypatch, tmp_path: Path, variant: str) -> None:
     from snakemake.cli import get_argument_parser
@@ -93,9 +99,11 @@ def test_a_target_after_the_dashes_is_no_further_configuration_file(monkeypatch,
     monkeypatch.setattr(command, "follow", lambda words, *_, **__: given.append(words) or 0)
     study = SimpleNamespace(study="small")
     monkeypatch.setattr(command, "read_config", lambda _: study)
-    monkeypatch.setattr(command.Places, "of", lambda _: SimpleNamespace(root=tmp_path))
+    monkeypatch.setattr(command.Places, "of", lambda _: Places(tmp_path))
     with pytest.raises(SystemExit, match="0"):
         command.run(Namespace(config=["a.yaml", "b.yaml"], variant=variant, cores="2", arguments=["--", "data"]))
+    made = [str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()]
+    assert made == ["clients/logs/snakemake.log"], "Snakemake names paths, the host and whoever runs it"
     read = get_argument_parser().parse_args(given[0][1:])
     assert (read.targets, [Path(file).name for file in read.configfile]) == (["data"], ["a.yaml", "b.yaml"])
     assert read.cores == 2
@@ -144,7 +152,7 @@ def test_a_study_that_ends_well_in_spite_of_a_signal_has_ended_well() -> None:
 def test_the_jobs_of_a_dry_run_are_shown_as_snakemake_lists_them(monkeypatch, tmp_path: Path, capsys) -> None:
     listed = [*TABLE, "rule cache:", "    jobid: 3"]
     monkeypatch.setattr(command, "read_config", lambda _: SimpleNamespace(study="small"))
-    monkeypatch.setattr(command.Places, "of", lambda _: SimpleNamespace(root=tmp_path))
+    monkeypatch.setattr(command.Places, "of", lambda _: SimpleNamespace(root=tmp_path, clients=tmp_path))
     shim = tmp_path / "snakemake"
     shim.write_text(f"#!{sys.executable}\nprint({chr(10).join(listed)!r})\n")
     shim.chmod(0o755)
@@ -160,7 +168,7 @@ def test_all_gpus_of_the_machine_are_used_unless_told_otherwise(monkeypatch, tmp
     monkeypatch.setattr(command, "follow", lambda words, *_, **__: given.append(words) or 0)
     study = SimpleNamespace(study="small", train=SimpleNamespace(jobs_per_gpu=2))
     monkeypatch.setattr(command, "read_config", lambda _: study)
-    monkeypatch.setattr(command.Places, "of", lambda _: SimpleNamespace(root=tmp_path))
+    monkeypatch.setattr(command.Places, "of", lambda _: Places(tmp_path))
     for more in ([], ["--", "--resources", "gpu=1"]):
         with pytest.raises(SystemExit, match="0"):
             command.run(Namespace(config=["a.yaml"], variant="", cores="2", arguments=more))

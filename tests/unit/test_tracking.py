@@ -6,13 +6,16 @@ import getpass
 import json
 import shutil
 import socket
+import sqlite3
 import sys
 import time
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from mlflow.entities import ViewType
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
@@ -71,6 +74,27 @@ def test_tracking_twice_changes_nothing_and_a_retrained_run_is_replaced(
     summary = json.loads((config.parent / "tracked.json").read_text())
     assert (summary["experiment"], summary["runs"], summary["missing"]) == ("demo", 4, 0)
     assert "viewStateShareKey" in summary["open"]
+
+
+def test_what_was_shown_once_and_is_hidden_now_is_not_kept_among_deleted_runs(tracked: Path, tmp_path: Path) -> None:
+    """MLflow only marks a deleted run, and serves it to whoever asks for deleted ones."""
+    shutil.copytree(tracked, tmp_path, dirs_exist_ok=True)
+    config = tmp_path / "results/demo/config.json"
+    edit(config, results=str(tmp_path / "results"))
+    counts = config.parent / "clients/NC/counts.json"
+    database = tmp_path / "results/mlflow/mlflow.db"
+    before = len([r for r in runs_of(tmp_path) if "val/auc" in r.data.metrics])
+    edit(counts, positives=json.loads(counts.read_text())["positives"] | {"val": 4})
+    assert before == 4 and b"val/auc" in database.read_bytes()
+    assert main(["track", "--config", str(config)]) == 0
+    client = connect(Store(f"sqlite:///{database}"))
+    experiment = client.get_experiment_by_name("demo").experiment_id
+    assert client.search_runs([experiment], run_view_type=ViewType.DELETED_ONLY) == []
+    assert not any("val/auc" in r.data.metrics for r in runs_of(tmp_path))
+    with closing(sqlite3.connect(database)) as tables:
+        kept = [key for (key,) in tables.execute("select key from metrics union select key from latest_metrics")]
+    assert kept and not [key for key in kept if key.startswith("val/") or key == "test/acc"]
+    assert b"val/acc" not in database.read_bytes(), "nor in the free pages of the file"
 
 
 def test_nothing_in_the_store_names_a_login_a_place_or_a_secret(tracked: Path) -> None:
@@ -146,7 +170,9 @@ def test_scores_on_a_small_validation_part_do_not_reach_mlflow(tmp_path: Path) -
     small = entry()
     assert large.digest != small.digest
     kept, rest = ({key for key, *_ in one.content().points} for one in (large, small))
-    assert {"val/auc", "val/acc"} <= kept and kept - rest == {key for key in kept if key.startswith("val/")}
+    at_target = {key for key in kept if key.startswith(("val/", "test/")) and key.count("/") == 1}
+    assert {"val/auc", "val/acc", "test/acc"} <= kept
+    assert kept - rest == at_target - {"test/auc"}, "from the accuracy the positives of the test part would follow"
     counts.unlink()
     hidden = {key for key, *_ in entry().content().points if key.startswith("val/")}
     assert not hidden, "a part whose counts are not known counts as small"
@@ -271,7 +297,7 @@ def test_the_offered_model_is_chosen_by_validation_over_all_seeds_and_never_by_a
             records.append(replace(record, rounds=(*record.rounds[:-1], record.rounds[-1] | {"val/auc": value})))
     (model,) = offered(config, records, ["NC"])
     assert (model.name, model.record.key) == ("demo-NC", "demo/gp/NC/1")
-    assert "0.900 in this one, chosen on the validation part" in model.why
+    assert model.why == "gp, seed 1: best mean val/auc over the seeds, on the validation part."
 
 
 def test_a_model_that_any_phase_has_trained_on_every_label_of_the_target_is_never_offered(tmp_path: Path) -> None:

@@ -115,6 +115,7 @@ def test_the_probe_can_be_switched_off(tmp_path: Path) -> None:
     without.write_text(TINY.read_text().replace("advise: true", "audit: {attributes: false, membership: false}"))
     dry = snakemake(tmp_path, "-n", config=without)
     assert dry.returncode == 0 and "audit" in dry.stdout and "rule attributes" not in dry.stdout
+    assert not (tmp_path / "results").exists(), "a dry run writes nothing"
     assert "membership" not in dry.stdout
 
 
@@ -209,6 +210,17 @@ def test_a_misspelled_key_stops_before_anything_starts(tmp_path: Path) -> None:
     assert not (tmp_path / "results").exists()
 
 
+def test_a_real_run_says_which_configuration_its_views_show_and_a_dry_one_does_not(study: Path, tmp_path: Path) -> None:
+    clients = study / "results" / "tiny" / "clients"
+    last = (clients / "last_config").read_text()
+    kept = set(clients.glob("config.*.json"))
+    assert clients / last.strip() in kept
+    other = tmp_path / "other.yaml"
+    other.write_text(TINY.read_text().replace("smallest_cell: 1,", "public: true,"))
+    assert snakemake(study, "-n", config=other).returncode == 0
+    assert (clients / "last_config").read_text() == last and set(clients.glob("config.*.json")) == kept
+
+
 def test_a_killed_training_job_resumes_and_ends_with_the_same_bits(study: Path) -> None:
     folder = study / "results" / "tiny" / "runs" / "gp_auxinfo" / "edema" / "0"
     digest = (folder / "done").read_text()
@@ -241,6 +253,7 @@ def test_a_batch_of_runs_is_one_job_and_a_change_of_one_reaches_its_batch_alone(
     counts = jobs(dry.stdout)
     assert dry.returncode == 0 and "federate" not in counts
     assert counts["federate_0"] == "2" and counts["federate_1"] == "2", "two batches, two seeds"
+    assert counts["analyze"] == "1" and not {"evaluate", "audit", "attributes"} & set(counts)
 
 
 def test_a_public_set_goes_the_same_way_without_radiographs(tmp_path: Path) -> None:
@@ -261,6 +274,8 @@ def test_a_public_set_goes_the_same_way_without_radiographs(tmp_path: Path) -> N
     assert {row["run"] for row in cell["ranking"]} == {"fedavg", "gp-noise-0.1"}, "gp-noise-0.2 has no rival there"
     assert list(advice["predicted"]) == ["fedavg"] and (root / "report/tables/regret.csv").stat().st_size > 0
     assert 'id="advice"' in (root / "report" / "index.html").read_text(encoding="utf-8")
+    assert {p.stem for p in (root / "logs").glob("federate*")} == {"federate.batch_0.C3.0", "federate.batch_1.C3.0"}
+    assert (root / "logs" / "analyze.C3.log").is_file(), "one process scores and audits the target's runs"
 
 
 def test_a_second_phase_goes_through_every_rule_and_is_shown_in_the_report_and_mlflow(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ import shlex
 from contextlib import ExitStack
 
 from snakemake.exceptions import WorkflowError
+from snakemake.settings.types import DeploymentMethod
 
 from fdamed.config.base import without_defaults
 from fdamed.config.key_kinds import without_views
@@ -12,12 +13,13 @@ from fdamed.config.loader import parse as checked
 from fdamed.config.loader import read as read_strictly
 from fdamed.config.runs import candidates
 from fdamed.core.errors import FdamedError
-from fdamed.core.files import digest, private, read_json, write_json
+from fdamed.core.files import digest, private, write_json, write_text
 from fdamed.core.gpus import takes_gpu
 from fdamed.core.locks import locked
 from fdamed.core.provenance import digest_code, digest_package
 from fdamed.pipeline.batching import FILES as RUN_FILES
 from fdamed.pipeline.fingerprint import training_code
+from fdamed.pipeline.paths import LAST
 from fdamed.project import environment
 from fdamed.pipeline.selection import (
     analysis_files,
@@ -30,7 +32,10 @@ try:
     # Snakemake has read them too, but takes a key that stands there twice.
     for path in workflow.configfiles:
         read_strictly(Path(path))
-    study = checked(dict(config), where=", ".join(map(str, workflow.configfiles)))
+    raw = dict(config)
+    if transport := raw.pop("transport", None):  # --config transport=network
+        raw["train"] = {**raw.get("train", {}), "transport": transport}
+    study = checked(raw, where=", ".join(map(str, workflow.configfiles)))
 except FdamedError as error:
     raise WorkflowError(f"{error.what}\n  where: {error.where}\n  to do: {error.fix}")
 
@@ -50,7 +55,7 @@ ROOT = f"{study.results}/{study.study}"
 SECTIONS = without_defaults(study)
 # What data and training depend on: a key that decides views only (config/key_kinds.py) never trains again.
 LASTING = without_views(SECTIONS)
-# Named by its content: a dry run with another configuration cannot change what running jobs read.
+# Named by its content: older ones are kept, for runs that were trained with them.
 CONFIG = f"{ROOT}/clients/config.{digest(SECTIONS)}.json"
 # Of `--sdm conda`; JSON is YAML, too.
 ENVIRONMENT = str(Path(f"{ROOT}/clients/fdamed.yaml").absolute())
@@ -59,6 +64,8 @@ FEDERATED = federated_runs(study)
 CLASSICAL = [name for name in RUNS if name not in FEDERATED]
 # What jobs train: candidates in the place of a tuned run.
 TRAINED = study.trained_runs()
+# Analyses that have one file a target.
+AUDITS = [s for s in ("audit", "attributes") if s in analysis_files(study)]
 TUNED = [name for name, run in RUNS.items() if run.tune]
 # Of every job that trains or predicts; a process that gets one leases it (fdamed/core/gpus.py).
 GPU = int(takes_gpu(study.train.device))
@@ -88,15 +95,14 @@ wildcard_constraints:
 
 
 def keep_config():
-    """Write the resolved configuration and tell the jobs where it is.
+    """Write the resolved configuration, and that the study was last run with it: views show what it allows.
 
-    By the environment, not by params: its name changes with every key, and a job must run again only for its own.
+    Only at the start of a real run that holds the study; what a dry run was given decides nothing.
     """
     private(f"{ROOT}/clients")
-    for path, content in ((CONFIG, SECTIONS), (ENVIRONMENT, environment())):
-        if not Path(path).exists() or read_json(path) != content:
-            write_json(path, content)
-    shell.prefix(f"export FDAMED_CONFIG={shlex.quote(CONFIG)}; ")
+    write_json(CONFIG, SECTIONS)
+    write_json(ENVIRONMENT, environment())
+    write_text(f"{ROOT}/clients/{LAST}", f"{Path(CONFIG).name}\n")
 
 
 HELD = ExitStack()
@@ -227,6 +233,26 @@ def growing(megabytes):
 train_memory = growing(3000)  # models, cache and libraries
 
 
+def scores_of(runs):
+    """The scores of these runs with all seeds, for one target."""
+    return expand(
+        f"{ROOT}/clients/{{{{target}}}}/scores/{{run}}/{{{{target}}}}/{{seed}}.json",
+        run=runs,
+        seed=study.seeds,
+    )
+
+
+def analyses(wildcards):
+    """The commands that score and audit all runs of a target, for one process."""
+    each = {
+        "evaluate": f"--client {wildcards.target} --threads 1",
+        "audit": "",
+        "attributes": f"--threads {study.train.threads}",
+    }
+    wanted = [*(["evaluate"] if FEDERATED else []), *AUDITS]
+    return " + ".join(f"{c} --target {wildcards.target} {each[c]}" for c in wanted)
+
+
 def run_files():
     """The files of every run of the study."""
     return expand(
@@ -234,10 +260,16 @@ def run_files():
             f"{ROOT}/runs/{{run}}/{{target}}/{{seed}}/done",
             f"{ROOT}/clients/{{target}}/scores/{{run}}/{{target}}/{{seed}}.json",
         ],
-        run=RUNS,
+        run=RUNS if study.train.transport != "network" else FEDERATED,
         target=study.split.targets,
         seed=study.seeds,
     )
 
 
-keep_config()
+# The jobs learn it by the environment, not by params: its name changes with every key, and a job must run again only
+# for its own.
+shell.prefix(f"export FDAMED_CONFIG={shlex.quote(CONFIG)}; ")
+# Conda's environments are made before a run starts.
+if DeploymentMethod.CONDA in workflow.deployment_settings.deployment_method:
+    private(f"{ROOT}/clients")
+    write_json(ENVIRONMENT, environment())

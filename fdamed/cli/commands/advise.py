@@ -29,10 +29,12 @@ from fdamed.federation.client import Client
 from fdamed.federation.method import REGISTRY, Method
 from fdamed.federation.runner import run as run_rounds
 from fdamed.federation.server import Ledger, Server
+from fdamed.federation.storage.answers import Answers
 from fdamed.federation.transport.base import Transport
 from fdamed.models.flat import FlatModel
-from fdamed.pipeline.clients import build_client, declare, resident, transport
+from fdamed.pipeline.clients import build_client, declare, remembered, resident, transport
 from fdamed.pipeline.paths import Places, needed, weights_in
+from fdamed.pipeline.phases import steps_of
 from fdamed.pipeline.selection import check_known
 from fdamed.pipeline.trial_labels import candidates, check_folds, labeled_images, tryable
 from fdamed.report.advice import decision_map, sentences
@@ -114,12 +116,14 @@ class Stage:
 
     def _wire(self, spec: Run, fold: int | None = None, names: tuple[str, ...] = ()) -> Transport:
         config, places = self.config, Places.of(self.config)
+        steps = {step.name: step for run in candidates(config).values() for step in steps_of(config, run)}
+        answers = remembered(config, spec, steps.values(), self.threads)
         return transport(
             config,
             "advise",
             self.model,
             self.threads,
-            partial(client_of, config, spec, target=self.target, seed=self.seed, fold=fold),
+            partial(client_of, config, spec, target=self.target, seed=self.seed, fold=fold, answers=answers),
             lambda p: places.memory(p, "advise", self.target, self.seed) / "aside.safetensors",
             names,
         )
@@ -213,10 +217,21 @@ def _counts(config: Config, target: str) -> dict[str, int]:
 
 
 def client_of(
-    config: Config, spec: Run, client: str, target: str, seed: int, fold: int | None = None, **more: Any
+    config: Config,
+    spec: Run,
+    client: str,
+    target: str,
+    seed: int,
+    fold: int | None = None,
+    answers: Answers | None = None,
+    **more: Any,
 ) -> Client:
-    """One client; the target without a fold of its labeled images, if one is given."""
-    made = build_client(config, spec, client, target, seed, labels=True, every=False, **more)
+    """One client; the target without a fold of its labeled images, if one is given.
+
+    Runs ask sources the questions of the warm-up and the trials again, but none of the target without a fold.
+    """
+    known = answers if client != target else None
+    made = build_client(config, spec, client, target, seed, labels=True, every=False, answers=known, **more)
     if client != target or fold is None or not isinstance(made.data, Labeled):
         return made
     _, owner = labeled_images(config, target, spec.labeled, seed)

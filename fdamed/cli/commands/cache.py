@@ -8,13 +8,15 @@ Examples:
 from __future__ import annotations
 
 import argparse
+import logging
 from pathlib import Path
 
-from fdamed.cli.options import clients_of, read_config, workers_of
+from fdamed.cli.options import clients_of, print_left_out, read_config, workers_of
 from fdamed.core.errors import FdamedError
 from fdamed.data.cache import build
 from fdamed.pipeline.paths import Places, clinical, rows_in
 
+log = logging.getLogger(__name__)
 GROUP = "prepare", 7
 PRIVATE = True
 OPTIONS = {
@@ -35,4 +37,6 @@ def run(arguments: argparse.Namespace) -> None:
         rows = rows_in(folder / "manifest.parquet", "split")
         report = build(rows, folder, data, config.image, workers, f"cache {client}")
         rejected = ", ".join(f"{reason} {count}" for reason, count in sorted(report.rejected.items())) or "none"
-        print(f"{client}: {report.images} images, {report.decoded} decoded now, rejected: {rejected}")
+        # The log is the client's; what is printed reaches the log of the whole study.
+        log.info(f"{client}: {report.images} images, {report.decoded} decoded now, rejected: {rejected}")
+        print_left_out(client, report.rejected, config.smallest_cell)

@@ -12,7 +12,7 @@ import os
 import secrets
 import time
 
-from fdamed.cli.options import read_config
+from fdamed.cli.options import print_left_out, read_config
 from fdamed.config.datasets import DataSet
 from fdamed.config.study import Config
 from fdamed.core.counts import write_counts
@@ -59,6 +59,7 @@ def ingest(config: Config, places: Places) -> None:
     write_counts(places.root, "ingest.json", summary)
     refused = ", ".join(f"{reason} {n}" for reason, n in rejects.counts().items()) or "nothing refused"
     log.info(f"{len(frame)} images of {summary['patients']} patients; {refused}")
+    print_left_out("ingest", rejects.counts(), config.smallest_cell)
 
 
 def _salt(data: DataSet, places: Places) -> str:

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import logging
 from collections import Counter
 
 import numpy as np
 import pandas as pd
 
 from fdamed.cli.options import read_config
+from fdamed.config.split import Split
+from fdamed.config.study import Config
 from fdamed.core.counts import write_counts
 from fdamed.core.disclosure import to_csv, vague
 from fdamed.core.errors import FdamedError
@@ -27,7 +28,6 @@ from fdamed.data.manifest import PARTS
 from fdamed.data.splitting.leakage import check_manifests
 from fdamed.pipeline.paths import Places, clinical, rows_in
 
-log = logging.getLogger(__name__)
 GROUP = "prepare", 8
 PRIVATE = True
 OPTIONS = {"--config": ""}
@@ -38,7 +38,11 @@ ROLES = {"train": "learn", "adapt": "learn", "val": "val", "test": "test"}
 
 def run(arguments: argparse.Namespace) -> None:
     config = read_config(arguments)
-    places, (_, split) = Places.of(config), clinical(config)
+    write(config, clinical(config)[1], Places.of(config))
+
+
+def write(config: Config, split: Split, places: Places) -> None:
+    """Check the clients of a split; raises if the rule forbids what is found."""
     if config.image.size < SMALLEST:
         what = f"near-duplicates cannot be found in images of {config.image.size} pixels"
         raise FdamedError(what, "image.size", f"Set image.size to {SMALLEST} or more.")
@@ -60,4 +64,5 @@ def run(arguments: argparse.Namespace) -> None:
     write_counts(places.root, "leakage.json", summary)
     counts = leakage.patients_in_two_splits, leakage.patients_in_two_clients, len(pairs)
     parts, clients, copies = (vague(n, config.smallest_cell) for n in counts)
-    log.info(f"{parts} patients in two parts, {clients} at two clients, {copies} near-duplicates across parts")
+    # Not to the log, which lies outside the clients' folders and stays when the smallest cell is changed.
+    print(f"{parts} patients in two parts, {clients} at two clients, {copies} near-duplicates across parts")

@@ -24,7 +24,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
-from fdamed.cli.options import read_config
+from fdamed.cli.options import LEFT_OUT, read_config
+from fdamed.core.files import private
 from fdamed.core.gpus import gpus
 from fdamed.core.progress import EVERY, console
 from fdamed.core.signals import EXIT
@@ -37,13 +38,13 @@ OPTIONS = {
     "arguments": {"nargs": "...", "metavar": "-- SNAKEMAKE ARGUMENTS"},
 }
 STAGES = {
-    "data": ("phantom", "ingest", "split", "leakage", "partition"),
+    "data": ("phantom", "ingest", "split", "leakage", "partition", "prepare"),
     "images": ("cache",),
     "initial weights": ("init",),
     "advice": ("advise",),
-    "training": ("federate", "features", "fit_classical"),
+    "training": ("federate", "lead", "features", "fit_classical"),
     "choice of candidates": ("choose",),
-    "evaluation": ("evaluate",),
+    "evaluation": ("evaluate", "analyze"),
     "audits": ("audit", "attributes", "membership"),
     "report": ("report_page", "track"),
 }
@@ -65,9 +66,9 @@ def run(arguments: argparse.Namespace) -> None:
     if gpus() and "--resources" not in more:
         command += ["--resources", f"gpu={len(gpus()) * config.train.jobs_per_gpu}"]
     command += ["--cores", arguments.cores]  # takes one value: a target that follows is none of the lists above
-    root = Places.of(config).root
-    log = root / "logs" / "snakemake.log"
-    log.parent.mkdir(parents=True, exist_ok=True)
+    places = Places.of(config)
+    root, log = places.root, private(places.clients) / "logs" / "snakemake.log"  # it has paths, host and login name
+    log.parent.mkdir(exist_ok=True)
     print(f"{config.study}: full output in {log}", flush=True)
     with open(log, "a", encoding="utf-8", buffering=1) as full:
         code = follow([*command, *more], full, plain=bool(PLAIN.intersection(more)))
@@ -136,6 +137,8 @@ class Progress:
             known = reason and reason in self._reasons
             self._reasons.add(reason)
             return f"failed: {rule}{place}" + ("\n    for the same reason as above" if known else reason)
+        elif line.startswith(LEFT_OUT):
+            return line
         elif line.startswith("Nothing to be done"):
             return "everything is up to date"
         return ""

@@ -245,7 +245,8 @@ def _check_tuning(config: Config, counts: Mapping[str, Any], findings: Findings)
     for name, run in config.expanded_runs().items():
         for target in config.split.targets if run.tune else ():
             try:
-                clients = choosers(config, name, target, counts)
+                sources = [client for client in config.split.clients if client != target]
+                clients = sources if run.select == "reverse" else choosers(config, name, target, counts)
             except FdamedError as error:
                 findings.add("fail", "tuning", f"`runs.{name}`: {error.what}", error.fix)
                 continue
