@@ -142,7 +142,7 @@ RULES = (
         "suppressed",
         lambda f: not f.rivals and WORDS["why"](f).startswith(SUPPRESSED),
         "Every score is in clients/{clients}/scores/, which stays at the hospital. To have them here: more test images "
-        "of the target (split.test; the study is trained again) or, if the images are public, `privacy: public` "
+        "of the target (split.test; the study is trained again) or, if the images are public, privacy: public "
         "(nothing is trained again).",
     ),
     Rule(

@@ -81,7 +81,7 @@ CASES: dict[str, tuple[Callable[[], Facts], str]] = {
     "suppressed": (
         lambda: facts({"gp": None}),
         "Every score is in clients/NC/scores/, which stays at the hospital. To have them here: more test images of the "
-        "target (split.test; the study is trained again) or, if the images are public, `privacy: public` (nothing is "
+        "target (split.test; the study is trained again) or, if the images are public, privacy: public (nothing is "
         "trained again).",
     ),
     "only_run": (

@@ -212,7 +212,7 @@ def test_a_report_without_scores_counts_its_seeds_and_names_the_remedy_and_no_pl
         for seed in (0, 1, 2):
             edit(config.parent / f"clients/NC/scores/{run}/NC/{seed}.json", n=60, positives=7)
     page = report(config)
-    assert "Every score is in clients/NC/scores/" in visible(page) and "`privacy: public`" in visible(page)
+    assert "Every score is in clients/NC/scores/" in visible(page) and "privacy: public" in visible(page)
     assert re.findall(r'<td class="num" data-value="3">3</td>', section(page, "scores"))
     assert "Marks: mean" not in visible(section(page, "scores"))
     assert "Further left is cheaper" not in visible(section(page, "efficiency"))

@@ -27,8 +27,10 @@ def context(study: Study) -> dict[str, Any]:
     for view in study.views:
         here = budgets[budgets["target"] == view.name]
         all_targets = view.name == run_tables.ALL_TARGETS
+        facts = facts_of(study, view)
         shown[view.name] = {
-            "sentences": sentences(facts_of(study, view)),
+            "sentences": sentences(facts),
+            "bound": "all labels" if facts.over_ceiling else "upper bound",
             "rounds": sorted((budgets if all_targets else here)["rounds"].unique()),
             "chooses": all(_chooses(study, t) for t in (everywhere if all_targets else [view.name])),
             "validation": validation_images(study, everywhere if all_targets else [view.name]),
