@@ -65,8 +65,7 @@ bench: dev  ## run the benchmarks, one JSON line each
 	$(BIN)/python -m benchmarks.demo
 
 mlflow: setup  ## serve the MLflow runs on http://127.0.0.1:5000
-	MLFLOW_SERVER_ENABLE_JOB_EXECUTION=false $(BIN)/mlflow server --host 127.0.0.1 --port 5000 --workers 1 \
-		--backend-store-uri sqlite:///results/mlflow/mlflow.db --artifacts-destination results/mlflow/artifacts
+	$(BIN)/fdamed mlflow --config $(CONFIG)
 
 docs: setup  ## build the documentation as pages that open offline: site/index.html
 	$(PIP) --no-deps -r envs/docs.lock

@@ -1,6 +1,7 @@
 # fdamed: from raw radiographs to a report on which method adapts best to the target hospital.
 #   snakemake --cores 2                                        the embedded demo, config/config.yaml
 #   snakemake --cores 8 --configfile config/chexpert.yaml      your data
+#   snakemake --cores 2 --configfile study.yaml --config transport=network      hospitals elsewhere
 from snakemake.utils import min_version
 
 min_version("9.27")
@@ -18,18 +19,25 @@ report: "workflow/report/workflow.rst"
 include: "workflow/rules/common.smk"
 
 
-if study.data.layout == "benchmark":
+if study.train.transport == "network":
 
-    include: "workflow/rules/benchmark.smk"
+    include: "workflow/rules/network.smk"
 
 else:
 
-    include: "workflow/rules/data.smk"
+    if study.data.layout == "benchmark":
+
+        include: "workflow/rules/benchmark.smk"
+
+    else:
+
+        include: "workflow/rules/data.smk"
+    include: "workflow/rules/federate.smk"
+    include: "workflow/rules/classical.smk"
+    include: "workflow/rules/advise.smk"
+    include: "workflow/rules/analyses.smk"
 
 
-include: "workflow/rules/federate.smk"
-include: "workflow/rules/classical.smk"
-include: "workflow/rules/advise.smk"
 include: "workflow/rules/report.smk"
 
 

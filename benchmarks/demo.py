@@ -31,20 +31,25 @@ from fdamed.pipeline.selection import batches
 
 BECOME_PARENT_OF_ORPHANS = 36
 """Linux: PR_SET_CHILD_SUBREAPER."""
+BEFORE = {"phantom": "phantom", "prepare": "ingest + split + cache + leakage", "init": "init"}
+"""Stage -> its commands, up to the training."""
 Seconds = dict[str, tuple[float, float]]
 """Stage -> CPU and wall-clock seconds."""
 
 
-def timed(study: Path, seconds: Seconds, *words: str) -> None:
-    """Run a command in a process of its own and add what it took to its stage."""
+def timed(study: Path, seconds: Seconds, stage: str, commands: str) -> None:
+    """Run commands in a process of their own and add what it took to their stage."""
     used, begin = _children(), time.perf_counter()
-    command = [sys.executable, "-m", "fdamed.cli.main", *words, "--config", str(study)]
-    subprocess.run(command, check=True, capture_output=True)
+    command, environment = (
+        [sys.executable, "-m", "fdamed.cli.main", *commands.split()],
+        os.environ | {"FDAMED_CONFIG": str(study)},
+    )
+    subprocess.run(command, check=True, capture_output=True, env=environment)
     with suppress(ChildProcessError):
         while True:  # decoding processes end after the command that started them
             os.wait()
-    cpu, wall = seconds.get(words[0], (0.0, 0.0))
-    seconds[words[0]] = cpu + _children() - used, wall + time.perf_counter() - begin
+    cpu, wall = seconds.get(stage, (0.0, 0.0))
+    seconds[stage] = cpu + _children() - used, wall + time.perf_counter() - begin
 
 
 def _children() -> float:
@@ -57,17 +62,17 @@ def federate(study: Path, config: Config, seconds: Seconds) -> None:
     for seed in config.seeds:
         for target in config.split.targets:
             for batch in batches(config):
-                timed(study, seconds, "federate", "--runs", *(f"{run}/{target}/{seed}" for run in batch))
+                runs = " ".join(f"{run}/{target}/{seed}" for run in batch)
+                timed(study, seconds, "federate", f"federate --runs {runs}")
 
 
 def analyze(study: Path, config: Config, seconds: Seconds) -> None:
     """What the workflow does with trained runs."""
     for target in config.split.targets:
-        timed(study, seconds, "evaluate", "--target", target, "--client", target)
-        timed(study, seconds, "audit", "--target", target)
-        timed(study, seconds, "attributes", "--target", target)
-    timed(study, seconds, "membership")
-    timed(study, seconds, "report")
+        chain = f"evaluate --target {target} --client {target} + audit --target {target} + attributes --target {target}"
+        timed(study, seconds, "analyze", chain)
+    timed(study, seconds, "membership", "membership")
+    timed(study, seconds, "report", "report")
 
 
 def line(answers: bool, seconds: Seconds, remembered: int) -> dict[str, Any]:
@@ -103,8 +108,8 @@ def main() -> None:
             studies[answers].write_text(yaml.safe_dump(raw | own))
         config = load(studies[False])
         before: Seconds = {}
-        for stage in ("phantom", "ingest", "split", "cache", "leakage", "init"):
-            timed(studies[False], before, stage)
+        for stage, commands in BEFORE.items():
+            timed(studies[False], before, stage, commands)
         shutil.copytree(folder / "False", folder / "True")
         spent: dict[bool, Seconds] = {False: dict(before), True: dict(before)}
         after: Seconds = {}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import itertools
 import json
 import re
 import textwrap
@@ -14,24 +13,16 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from fdamed.cli.parser import commands
+from fdamed.config.reference import LONG, allowed, code, example_of, examples, meaning, own_keys, sections_of
 
 if TYPE_CHECKING:
     from mkdocs.structure.files import Files
 
 ROOT = Path(__file__).resolve().parents[1]
 SOURCE = ROOT / "fdamed/methods"
-MANY = 10
-"""Choices from which on a table does not list them."""
-LONG = 100
-"""Characters from which on a section's value is shown by its own table only."""
-KINDS = {
-    "string": "text",
-    "number": "number",
-    "integer": "whole number",
-    "boolean": "`true`, `false`",
-    "null": "`null`",
-}
-LIMITS = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiveMaximum": "<"}
+
+
+MARK = r"<!-- table of (\w+) -->.*?<!-- end -->"
 
 
 def catalog() -> dict[str, Any]:
@@ -76,10 +67,8 @@ def decisions() -> str:
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str:
-    """Fill in generated tables; keep a figure and its interval on one line of a table cell."""
-    for name, table in TABLES.items():
-        if (mark := f"<!-- table of {name} -->") in markdown:
-            markdown = markdown.replace(mark, table())
+    """Fill in generated tables for the text that readers of the file see; keep a figure and its interval together."""
+    markdown = re.sub(MARK, lambda found: TABLES[found[1]](), markdown)
     lines = markdown.split("\n")
     return "\n".join(line.replace(" ± ", "\u00a0±\u00a0") if line.startswith("|") else line for line in lines)
 
@@ -96,10 +85,11 @@ def methods_table() -> str:
 
 def privacy_table() -> str:
     """Which federated methods work with differential privacy and with secure aggregation."""
-    lines = ["| method | differential privacy at the sources | secure aggregation is enough |", "|---|---|---|"]
+    lines = ["| method | differential privacy at the sources | secure aggregation |", "|---|---|---|"]
     for name, facts in catalog().items():
         if not facts.get("classical"):
             sums = f"no: {facts['needs_each']}" if facts["needs_each"] else "yes"
+            sums += "".join(f"; not with `{option}`: {why}" for option, why in facts["needs_each_with"].items())
             lines.append(f"| `{name}` | {'yes' if facts['noised'] else 'no'} | {sums} |")
     return "\n".join(lines)
 
@@ -119,7 +109,7 @@ def commands_table() -> str:
 def configuration_table() -> str:
     """The keys of a configuration by section, from its schema, with examples from the shipped configurations."""
     schema = json.loads((ROOT / "config/schema.json").read_text())
-    known, found = schema["$defs"], examples(schema)
+    known, found = schema["$defs"], examples(schema, ROOT / "config")
     plain = {name: entry for name, entry in schema["properties"].items() if not sections_of(entry)}
     out, shown = ["## Top level", "", keys_table(plain, found[""], schema["required"])], dict[str, str]()
 
@@ -141,33 +131,6 @@ def configuration_table() -> str:
     return "\n".join(out)
 
 
-def examples(schema: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """Section -> key -> the first value that a shipped configuration gives it, unless it is empty."""
-    known = schema["$defs"]
-    out: dict[str, dict[str, Any]] = {name: {} for name in ("", *known)}
-
-    def visit(section: str, content: Any) -> None:
-        keys = (known[section] if section else schema)["properties"]
-        for key, value in content.items() if isinstance(content, dict) else ():
-            if key in keys and value not in (None, [], {}):
-                out[section].setdefault(key, value)
-            for inner in sections_of(keys.get(key, {})):
-                many = "patternProperties" in keys[key]
-                for part in value.values() if many else [value] if fits(known[inner], value) else ():
-                    visit(inner, part)
-
-    for path in sorted((ROOT / "config").rglob("*.yaml")):
-        visit("", yaml.safe_load(path.read_text(encoding="utf-8")))
-    return out
-
-
-def fits(section: dict[str, Any], content: Any) -> bool:
-    """Whether a value is one of this section: all of its keys, and the layout, are known there."""
-    keys = section["properties"]
-    known = isinstance(content, dict) and content.keys() <= keys.keys()
-    return known and keys.get("layout", {}).get("const") in (None, content.get("layout"))
-
-
 def columns_table() -> str:
     """What a table's columns may contain, from the parsers."""
     from fdamed.data.datasets.table import REQUIRED
@@ -180,22 +143,6 @@ def columns_table() -> str:
     return "\n".join(lines)
 
 
-def own_keys(keys: dict[str, Any]) -> dict[str, Any]:
-    """The keys of a section; a run's also include all options of all methods, which have their own pages."""
-    if "method" not in keys:
-        return keys
-    options = {name for method in catalog().values() for name in method["options"]} - {"noise"}
-    return {name: keys[name] for name in itertools.takewhile(lambda name: name not in options, keys)}
-
-
-def sections_of(entry: dict[str, Any]) -> list[str]:
-    """The names of the sections that a key may hold."""
-    parts = [*entry.get("anyOf", ()), *entry.get("oneOf", ()), *entry.get("patternProperties", {}).values()]
-    parts += [inner] if isinstance(inner := entry.get("additionalProperties"), dict) else []
-    own = [entry["$ref"].rpartition("/")[2]] if "$ref" in entry else []
-    return own + [section for part in parts for section in sections_of(part)]
-
-
 def keys_table(keys: dict[str, Any], found: dict[str, Any], required: Collection[str]) -> str:
     lines = ["| key | values | default | meaning | example |", "|---|---|---|---|---|"]
     for name, entry in keys.items():
@@ -204,53 +151,6 @@ def keys_table(keys: dict[str, Any], found: dict[str, Any], required: Collection
         cells = (f"`{name}`", allowed(entry), default, meaning(entry), example_of(name, entry, found))
         lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
     return "\n".join(lines)
-
-
-def meaning(entry: dict[str, Any]) -> str:
-    """The description; of a key that has none, that of the section that it holds."""
-    text = entry.get("description") or ("Chooses this section." if "const" in entry else "")
-    return " ".join(text.split()) or ("See below." if sections_of(entry) else "")
-
-
-def allowed(entry: dict[str, Any]) -> str:
-    """The type of a value with its limits, or the choices."""
-    if "const" in entry:
-        return code(entry["const"])
-    if "enum" in entry:
-        return ", ".join(map(code, entry["enum"])) if len(entry["enum"]) < MANY else "one of the methods"
-    if options := entry.get("anyOf") or entry.get("oneOf"):
-        return " or ".join(dict.fromkeys(allowed(option) for option in options))
-    if "patternProperties" in entry:
-        return f"name -> {' or '.join(map(allowed, entry['patternProperties'].values()))}"
-    if "$ref" in entry:
-        return "section"
-    if entry.get("type") == "array":
-        return f"list: {allowed(entry.get('items', {}))}" if "items" in entry else "list"
-    if entry.get("type") == "object":
-        inner = entry.get("additionalProperties")
-        return f"mapping: {allowed(inner)}" if isinstance(inner, dict) and inner else "mapping"
-    limits = [f"{sign} {entry[name]:g}" for name, sign in LIMITS.items() if name in entry]
-    return " ".join([KINDS.get(entry.get("type", ""), "any value"), *limits])
-
-
-def example_of(name: str, entry: dict[str, Any], found: dict[str, Any]) -> str:
-    """`key: value` of the schema, of a shipped configuration or of the default; long mappings are cut."""
-    usual = found.get(name, entry.get("const", entry.get("default")))
-    value = entry["examples"][0] if "examples" in entry else usual
-    if value in (None, [], {}):
-        return "see below" if sections_of(entry) else ""
-    text = as_yaml(name, value)
-    if len(text) > LONG and isinstance(value, dict):
-        text = as_yaml(name, dict(list(value.items())[:2]))
-    return f"`{text}`"
-
-
-def as_yaml(name: str, value: Any) -> str:
-    return yaml.safe_dump({name: value}, default_flow_style=True, sort_keys=False, width=10**6).strip()[1:-1]
-
-
-def code(value: Any) -> str:
-    return f"`{json.dumps(value)}`"
 
 
 TABLES: dict[str, Callable[[], str]] = {
@@ -265,7 +165,7 @@ TABLES: dict[str, Callable[[], str]] = {
 
 
 def method_page(name: str, facts: dict[str, Any], notes: dict[str, Any]) -> str:
-    """Paper, when to use it, server program, messages, cost, options."""
+    """Paper, when to use it, server program, messages, cost, what it was validated on, options."""
     parts = [f"# {facts['title']} (`{name}`)", f"*{facts['paper']}*", notes["when"]]
     if not facts.get("classical"):
         path = source(facts["module"])
@@ -276,6 +176,7 @@ def method_page(name: str, facts: dict[str, Any], notes: dict[str, Any]) -> str:
     if notes.get("cost"):
         how = "`python -m benchmarks.methods --full --side 128 --images 64 --sgd`, two steps each, median of three"
         parts += ["## Cost", f"A round took {notes['cost']:.2f} times the CPU seconds of FedAvg's ({how})."]
+    parts += ["## Validation", notes["validated"]]
     parts += ["## Options", options_table(facts["options"]) if facts["options"] else "None."]
     given = [example(facts["options"])] if facts["options"] else []
     given += ["train: {source: {optimizer: sgd, lr: 0.01}}"] if facts.get("needs_sgd") is not None else []

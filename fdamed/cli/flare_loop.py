@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +26,8 @@ from fdamed.federation.transport.flare.forwarder import TASK
 from fdamed.federation.transport.flare.wire import Messages, content, shareable
 from fdamed.federation.transport.wire import Wire, reply_body
 from fdamed.pipeline import batching
-from fdamed.pipeline.hospitals.facts import write_told
-from fdamed.pipeline.selection import StudyRun
+from fdamed.pipeline.hospitals.facts import check_clocks, write_told
+from fdamed.pipeline.selection import StudyRun, all_runs
 
 PERIOD = 0.05
 """Seconds between two looks at a task."""
@@ -36,10 +37,12 @@ log = logging.getLogger(__name__)
 class Loop(Controller):  # type: ignore[misc]
     """FLARE's controller around `fdamed federate`."""
 
-    def __init__(self, config: str, runs: list[str], ended: str, shown: str) -> None:
-        """`config`: the study as JSON; `ended`: the file that is written when no run is left; `shown`: the log."""
+    def __init__(self, config: str, runs: list[str], report: bool, ended: str, shown: str) -> None:
+        """`config`: the study as JSON; `report`: collect what it needs; `ended`: the file that is written when nothing
+        is left; `shown`: the log."""
         super().__init__(task_check_period=PERIOD)
-        self._study, self._runs, self._ended, self._shown = config, runs, Path(ended), Path(shown)
+        self._study, self._runs, self._report = config, runs, report
+        self._ended, self._shown = Path(ended), Path(shown)
 
     def start_controller(self, fl_ctx: FLContext) -> None:
         end_with_parent()
@@ -56,9 +59,14 @@ class Loop(Controller):  # type: ignore[misc]
         try:
             told = self._greet(config, abort_signal, fl_ctx)
             write_told(config, told)
-            wire = Messages(fl_ctx, 60.0 * network.answer_minutes, abort_signal)
+            seconds = 60.0 * network.answer_minutes
+            wire = Messages(fl_ctx, seconds, abort_signal)
             runs = [StudyRun.federated(config, *batching.key(run)) for run in self._runs]
             batching.train_all(runs, lambda one: _train(one, wire))
+            if self._report:  # an analysis is of all models
+                from fdamed.pipeline.hospitals.collection import collect  # pandas, which training does not need
+
+                collect(config, Messages(fl_ctx, seconds * len(list(all_runs(config))), abort_signal))
         except FdamedError as error:
             failed = error.lines()
             log.error(failed)
@@ -77,7 +85,7 @@ class Loop(Controller):  # type: ignore[misc]
 
     def _greet(self, config: Config, abort: Signal, fl_ctx: FLContext) -> dict[str, dict[str, Any]]:
         """Client -> what it has answered to hello; as a task, because FLARE brings it only when a client is ready."""
-        clients, seconds = list(config.split.clients), 60.0
+        clients, seconds, before = list(config.split.clients), 60.0, time.time()
         request = pack({"study": study_digest(config), "question": "hello"}, b"")
         task = Task(TASK, shareable(request, seconds), timeout=int(2 * seconds))
         self.broadcast_and_wait(task, fl_ctx, clients, min_responses=len(clients), abort_signal=abort)
@@ -93,6 +101,7 @@ class Loop(Controller):  # type: ignore[misc]
         if missing := sorted(set(clients) - set(out)):
             fix = "Start `fdamed lead` again when every hospital is there."
             raise FdamedError(f"{', '.join(missing)} did not answer", "fdamed lead", fix)
+        check_clocks(out, before, time.time())
         return out
 
 

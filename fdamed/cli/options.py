@@ -9,23 +9,26 @@ from __future__ import annotations
 import argparse
 import json
 import os
-from collections.abc import Mapping
+import re
+import shlex
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fdamed.core.disclosure import vague
+from fdamed.core.disclosure import vague_reasons
 from fdamed.core.environment import cores
 from fdamed.core.errors import FdamedError
 
 if TYPE_CHECKING:
     from fdamed.config.study import Config
 
+DEFAULT = "config/config.yaml"
 SHARED: dict[str, dict[str, Any]] = {
     "--config": {
         "nargs": "+",
         "metavar": "FILE",
-        "required": True,
-        "help": "configuration files; later ones override earlier ones (default: $FDAMED_CONFIG)",
+        "default": [DEFAULT],
+        "help": f"configuration files; later ones override earlier ones (default: $FDAMED_CONFIG or {DEFAULT})",
     },
     "--variant": {"metavar": "NAME", "help": "one of the configuration's `variants`"},
     "--run": {"dest": "run_name", "required": True, "metavar": "NAME", "help": "a key of `runs`"},
@@ -50,7 +53,7 @@ def add_options(parser: argparse.ArgumentParser, options: Mapping[str, str | dic
         if "type" in settings:
             settings["type"] = TYPES[settings["type"]]
         if name == "--config" and set_by_workflow:
-            settings |= {"default": [set_by_workflow], "required": False}
+            settings |= {"default": [set_by_workflow]}
         parser.add_argument(name, **settings)
         if name == "--config":
             parser.add_argument("--variant", **SHARED["--variant"])
@@ -60,6 +63,19 @@ def read_config(arguments: argparse.Namespace) -> Config:
     from fdamed.config.loader import load
 
     return load(*arguments.config, variant=arguments.variant)
+
+
+def with_config(text: str, arguments: argparse.Namespace, takes_config: Collection[str]) -> str:
+    """The text, with this command line's configuration in the commands that it names, so that they can be pasted."""
+    given = getattr(arguments, "config", None) or [DEFAULT]
+    options = f" --config {shlex.join(given)}" if given != [DEFAULT] else ""
+    options += f" --variant {shlex.quote(arguments.variant)}" if getattr(arguments, "variant", None) else ""
+
+    def complete(found: re.Match[str]) -> str:
+        plain = found[2] not in takes_config or "--config" in found[0]
+        return found[0] if plain else f"`fdamed {found[1]}{options}`"
+
+    return re.sub(r"`fdamed (([\w-]+)[^`]*)`", complete, text) if options else text
 
 
 def clients_of(arguments: argparse.Namespace, config: Config) -> tuple[str, ...]:
@@ -84,12 +100,7 @@ def print_json(content: Any) -> None:
     print(json.dumps(content, indent=1, ensure_ascii=False))
 
 
-def left_out(counts: Mapping[str, int], smallest: int) -> str:
-    """What a step left out, by reason; small counts as a range."""
-    return ", ".join(f"{reason} ({vague(n, smallest)})" for reason, n in counts.items() if n)
-
-
 def print_left_out(where: str, counts: Mapping[str, int], smallest: int) -> None:
-    """One line about it, for whoever runs the study."""
-    if shown := left_out(counts, smallest):
+    """One line about what a step left out, for whoever runs the study."""
+    if shown := vague_reasons(counts, smallest):
         print(f"{LEFT_OUT}{where}: {shown}", flush=True)

@@ -123,6 +123,11 @@ def method_problems(config: Config, known: Catalog) -> Problems:
 def _tune_problems(name: str, run: Run, config: Config, known: Catalog) -> Problems:
     """Options that cannot be chosen, and splits without a validation part to choose by."""
     phases = config.phases(run).values()
+    if run.select == "reverse" and not run.tune:
+        yield (
+            f"`runs.{name}.select` chooses among candidates, and there is no `tune`",
+            "Add `tune`, or remove `select`.",
+        )
     if not run.tune or any(phase.method not in known for phase in phases):
         return
     method = known[run.method]
@@ -136,6 +141,13 @@ def _tune_problems(name: str, run: Run, config: Config, known: Catalog) -> Probl
     if config.differential_of(run):
         what = f"`runs.{name}.tune`: the privacy budget covers one training, and every candidate is one more"
         yield what, "Remove `tune` or `differential`."
+    if run.select == "reverse":
+        if config.target_labels(run):
+            what = (
+                f"`runs.{name}.select`: {run.method} trains on labels of the target, whose validation part can choose"
+            )
+            yield what, "Remove `select`: reverse validation is for runs without target labels."
+        return
     if not config.split.val:
         what = f"`runs.{name}.tune` chooses on validation images, and `split.val` is 0"
         yield what, "Give `split.val` a share or a number of images; nothing was started."

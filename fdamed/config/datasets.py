@@ -105,6 +105,10 @@ class Moved(Strict):
     """Degrees, counter-clockwise."""
     invert: bool = False
     """Black for white."""
+    contrast: Annotated[float, Field(gt=0)] = 1.0
+    """Factor of the pixels, before `brightness` is added."""
+    brightness: Annotated[float, Field(ge=-1, le=1)] = 0.0
+    """Added to the pixels in 0..1, clipped to their range."""
     noise: Annotated[float, Field(ge=0)] = 0.0
     """Gaussian noise (standard deviation, pixels in 0..1) that belongs to the image, clipped to its range."""
     seed: int = 0
@@ -114,7 +118,7 @@ class Moved(Strict):
 class Domain(Strict):
     """One public set on disk."""
 
-    kind: Literal["idx", "npz", "digits", "usps", "mat", "cifar10", "folder", "mnist_m", "colored"]
+    kind: Literal["idx", "npz", "digits", "usps", "mat", "cifar10", "folder", "mnist_m", "colored", "blended"]
     """Format of its files; see docs/reference/public_data_sets.md."""
     root: str = ""
     """Folder or file; `digits` (scikit-learn's) needs none."""

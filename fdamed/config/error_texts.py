@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import date
 from typing import Any
 
 from pydantic import ValidationError
@@ -30,7 +31,7 @@ LONGEST = 200
 
 def explain(error: ValidationError, prefix: str = "") -> str:
     """All problems that pydantic found."""
-    lines = []
+    lines, quotes = [], dict[str, None]()
     for problem in error.errors(include_url=False):
         location = problem["loc"]
         # Behind `split`, which has two forms, pydantic puts the name of the form: no key.
@@ -52,8 +53,19 @@ def explain(error: ValidationError, prefix: str = "") -> str:
             expected, _, how = problem["type"].partition("_")
             if expected in WORDS and how in ("type", "parsing", "from_float"):
                 said = f"should be {WORDS[expected]}"
+            if expected == "string" and isinstance(problem["input"], bool | int | float | date):
+                quotes[_as_yaml_reads(problem["input"])] = None
+            if path[-1:] == ["[key]"]:  # pydantic names the key before it, which `given` has, too
+                key, said = prefix + ".".join(path[:-2]), f"a key of it {said}"
             lines.append(f"`{key}`: {said}{given}")
-    return "; ".join(lines)
+    return "; ".join([*lines, *quotes])
+
+
+def _as_yaml_reads(value: Any) -> str:
+    """How to write a text that YAML takes for something else."""
+    if isinstance(value, bool):
+        return 'put it in quotes: without them YAML reads "yes" and "on" as true, "no" and "off" as false'
+    return 'put it in quotes: without them YAML reads "01" as the number 1, and a date or 1.0 not as text'
 
 
 def shortened(value: Any) -> str:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from fdamed.config.cross_checks import Catalog, Problems
-from fdamed.config.privacy import CELL, FOLDS, local_steps
+from fdamed.config.privacy import CELL, FOLDS, Minimum, epoch_steps, local_steps
 from fdamed.config.runs import Run
 from fdamed.config.split import Split
 from fdamed.config.study import Config, Recipe
@@ -32,6 +32,11 @@ def policy_problems(name: str, run: Run, config: Config, known: Catalog) -> Prob
             "`advise` uses gradients of the sources without noise, which privacy.differential forbids",
             "Set `advise: false`, or give `differential` to single runs.",
         )
+    if config.privacy.secure_aggregation and config.advise:
+        yield (
+            "`advise` compares the gradients of single sources, which privacy.secure_aggregation forbids",
+            "Set `advise: false`, or secure_aggregation to false.",
+        )
     yield from _fold_problems(name, run, config)
     for what, fix in _minimum_problems(name, run, config, known, most_images(config), config.split.targets):
         yield what, f"{fix} Nothing was started."
@@ -45,27 +50,36 @@ def _fold_problems(name: str, run: Run, config: Config) -> Problems:
     labeled, minimum, recipe = run.labeled or config.split.labeled, config.minimum, config.train_of(run).target
     if not config.advise or not isinstance(labeled, int):
         return
-    steps = local_steps(labeled - labeled // FOLDS, recipe.batch, recipe.epochs)
-    if labeled // FOLDS < minimum.images or steps < minimum.steps:
+    enough = labels_for_folds(minimum, recipe)
+    if labeled < enough:
+        key = f"runs.{name}.labeled" if run.labeled else "split.labeled"
         yield (
             f"`runs.{name}`: `advise` holds out one of {FOLDS} folds of the {labeled} labeled images in turn: "
             f"a fold, or the steps on the rest, would be fewer than the minimum "
             f"({minimum.images} images, {minimum.steps} steps)",
-            "Set `advise: false`, or label more images, or lower `privacy.smallest_images` and "
+            f"Set `advise: false`, or `{key}: {enough}` or more, or lower `privacy.smallest_images` and "
             "`privacy.smallest_steps` if the hospital agrees.",
         )
+
+
+def labels_for_folds(minimum: Minimum, recipe: Recipe) -> int:
+    """The smallest number of labeled images whose folds, and the steps on the rest, reach the minimum."""
+    labeled = FOLDS * minimum.images
+    while recipe.epochs * epoch_steps(labeled - labeled // FOLDS, recipe.batch) < minimum.steps:
+        labeled += 1
+    return labeled
 
 
 def _phase_problems(phase: Run, config: Config, entry: Mapping[str, Any]) -> Problems:
     """What of a phase secure aggregation or differential privacy forbids."""
     model = config.model
     if config.privacy.secure_aggregation:
-        why = entry["needs_each"] or "fdamed cannot mask updates: the server would see each one"
-        yield (
-            f"{phase.method} cannot run with privacy.secure_aggregation: {why}",
-            "Set secure_aggregation to false. If masks are required, choose a method that needs only sums "
-            "(docs/explanation/privacy.md) and a transport that adds masks, such as Flower's SecAgg+.",
-        )
+        for why in _needs_each(phase, config, entry):
+            yield (
+                f"{phase.method} cannot run with privacy.secure_aggregation: {why}",
+                "Set secure_aggregation to false, or choose a method and options that need only sums "
+                "(docs/explanation/privacy.md).",
+            )
     if config.differential_of(phase) is None:
         return
     if entry.get("classical") or not entry["noised"]:
@@ -82,6 +96,24 @@ def _phase_problems(phase: Run, config: Config, entry: Mapping[str, Any]) -> Pro
     if config.train_of(phase).precision != "float32":
         what = f"differential privacy: {config.train_of(phase).precision} is too coarse for exact clipping"
         yield what, "Set `train.precision: float32`."
+    if config.train_of(phase).source.steps is not None:
+        what = "differential privacy: the budget is accounted for whole epochs, not for `steps`"
+        yield what, "Remove `train.source.steps`."
+
+
+def _needs_each(phase: Run, config: Config, entry: Mapping[str, Any]) -> Iterator[str]:
+    """Why the server must see single answers of the sources in this phase."""
+    train = config.train_of(phase)
+    if entry["needs_each"]:
+        yield entry["needs_each"]
+    yield from (why for option, why in entry.get("needs_each_with", {}).items() if phase.options.get(option))
+    if entry["needs_each"] or not entry["asks_sources"]:
+        return
+    if train.validation.norms or train.validation.directions:
+        yield "`train.validation` compares single updates (norms, directions), which nobody sees under masks"
+    sources = train.participants(len(config.split.clients) - 1)
+    if sources < 2:
+        yield "a sum over one source is its own answer; two must take part in a round, and better three"
 
 
 def check_minimum(
@@ -99,7 +131,7 @@ def _minimum_problems(
         entry = known[phase.method]
         for target in targets:
             for client, recipe, n in training_images(phase, config, entry, target, images):
-                steps = None if entry.get("classical") else local_steps(n, recipe.batch, recipe.epochs)
+                steps = None if entry.get("classical") else local_steps(n, recipe)
                 refused = config.minimum.refusal(client, n, steps)
                 if refused:
                     few = n < config.minimum.images
@@ -108,15 +140,22 @@ def _minimum_problems(
 
 
 def too_few_steps_fix(name: str, phase: Run, config: Config, recipe: Recipe, images: int) -> str:
-    """How to fix a client with too few local steps: two keys, either of which is enough."""
-    one = local_steps(images, recipe.batch, 1)
+    """How to fix a client with too few local steps: any of these is enough."""
+    one = epoch_steps(images, recipe.batch)
     side = "target" if recipe == config.train_of(phase).target else "source"
-    key = f"runs.{name}.train" if side in (phase.train or {}) else "train"
+    if recipe.steps is not None and recipe.steps < config.minimum.steps:
+        key = f"runs.{name}.train" if side in (phase.train or {}) else "train"
+        return (
+            f"Write `{key}.{side}.steps: {config.minimum.steps}`, or `privacy.smallest_steps: {recipe.steps}` if the "
+            "hospital agrees (docs/explanation/privacy.md)."
+        )
+    own = f"runs.{name}.train.{side}.epochs"
     epochs = -(-config.minimum.steps // one)
     result = f"{vague(images, CELL)} images in batches of {recipe.batch}: {epochs * one} steps"
+    every = "" if side in (phase.train or {}) else f", or for all runs `train.{side}.epochs: {epochs}`"
     return (
-        f"Write `{key}.{side}.epochs: {epochs}` ({result}), or `privacy.smallest_steps: {recipe.epochs * one}` "
-        "if the hospital agrees (docs/explanation/privacy.md)."
+        f"Write `{own}: {epochs}` ({result}){every}, or leave {name} out of `runs`, or write "
+        f"`privacy.smallest_steps: {recipe.epochs * one}` if the hospital agrees (docs/explanation/privacy.md)."
     )
 
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field
 
 from fdamed.config.base import Strict
 from fdamed.core.disclosure import vague
 from fdamed.core.errors import FdamedError
+
+if TYPE_CHECKING:
+    from fdamed.config.train import Recipe
 
 Kind = Literal["weights", "update", "statistic", "features", "scalar", "count"]
 IMAGES, STEPS = 100, 10
@@ -53,7 +56,7 @@ class Privacy(Strict):
     differential: Differential | None = None
     """Differential privacy at the sources; the report shows the epsilon spent. A run can have its own."""
     secure_aggregation: bool = False
-    """Require that the server sees only sums over clients. fdamed cannot mask updates, so `true` is refused."""
+    """Mask what the sources send, so that the server learns only their sum; refused for methods that need more."""
 
 
 @dataclass(frozen=True)
@@ -84,8 +87,8 @@ class Minimum:
                 f"{client} takes {steps} local steps a round; the minimum for sharing a model is {self.steps} "
                 "(privacy.smallest_steps)",
                 f"hospital {client}",
-                f"Raise its `epochs` or lower its `batch` in `train` until there are {self.steps} steps, or lower "
-                "privacy.smallest_steps if the hospital agrees.",
+                f"Raise its `epochs` or `steps`, or lower its `batch`, in `train` until there are {self.steps} steps, "
+                "or lower privacy.smallest_steps if the hospital agrees.",
             )
         return None
 
@@ -95,7 +98,13 @@ FOLDS = 5
 """Folds of the target's labeled images that `advise` holds out in turn; the minimum holds for a fold and the rest."""
 
 
-def local_steps(images: int, batch: int, epochs: int) -> int:
-    """Steps of local training; like the training loop, it drops a last batch of one image."""
+def epoch_steps(images: int, batch: int) -> int:
+    """Steps of one epoch; like the training loop, it drops a last batch of one image."""
     whole, rest = divmod(images, batch)
-    return epochs * (whole + (rest > 1 or images == 1))
+    return whole + (rest > 1 or images == 1)
+
+
+def local_steps(images: int, recipe: Recipe) -> int:
+    """Steps of local training in a round."""
+    steps = recipe.epochs * epoch_steps(images, recipe.batch)
+    return steps if recipe.steps is None else min(steps, recipe.steps)

@@ -6,7 +6,7 @@ import itertools
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
@@ -104,6 +104,9 @@ class Run(WithOptions):
     """Option -> values: each combination is a candidate, and validation chooses one for each target and seed. Options
     of the method, `alpha`, `warmup`, `lr` (of both sides), `source.KEY` and `target.KEY` of `train`
     (docs/how_to/labels_patients_seeds.md)."""
+    select: Literal["validation", "reverse"] = "validation"
+    """How `tune` chooses. validation: by the validation parts; reverse: by reverse validation, which needs no label of
+    the target and no validation part."""
     warmup: Annotated[Warmup | None, BeforeValidator(_by_rounds, json_schema_input_type=int | Warmup | None)] = None
     """A first phase: a number of FedAvg's rounds, or `rounds` with a method, its options and `train`."""
     then: Annotated[Then | None, BeforeValidator(_by_name, json_schema_input_type=str | Then | None)] = None

@@ -20,7 +20,7 @@ from fdamed.config.train import Network
 from fdamed.core.errors import FdamedError
 from fdamed.core.files import digest
 
-SHARED = ("study", "split", "image", "model", "train", "runs", "seeds")
+SHARED = ("study", "split", "image", "model", "train", "runs", "seeds", "audit")
 """Sections of a configuration that every hospital of a study must have the same."""
 NO_DATA = {"layout": "chexpert", "root": "."}
 """In the place of the data, which every hospital has for itself."""

@@ -79,6 +79,11 @@ class Split(Strict):
         return self
 
     @property
+    def asked(self) -> dict[str, Any]:
+        """The sizes as the configuration has them; what was obtained stands beside each client."""
+        return {key: getattr(self, key) for key in ("per_class", "labeled", "val", "test", "held_out")}
+
+    @property
     def targets(self) -> tuple[str, ...]:
         return tuple(self.clients) if self.target == "each" else (self.target,)
 

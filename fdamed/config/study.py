@@ -96,7 +96,7 @@ class Config(Strict):
     """Predict before training which method does best; the report compares the prediction with the results."""
     batch_runs: Annotated[int, Field(ge=1)] = 1
     """Runs that one training job trains in turn. Raise it for short runs, whose start-up time dominates: above 1, one
-    job also decodes the images of all clients, and one does their membership inference."""
+    job also prepares all data, one scores and audits the runs of a target, and one does all membership inference."""
     answers_mb: Annotated[int, Field(ge=0)] = 2000
     """Megabytes of disk for answers that clients remember, because other runs ask them the same; 0: none."""
     network: Network | None = None

@@ -149,6 +149,9 @@ class Recipe(Strict):
     """Batch size; at least 2, because BatchNorm cannot train on one image."""
     epochs: Annotated[int, Field(ge=1)] = 1
     """Local epochs in a round."""
+    steps: Annotated[int, Field(ge=1)] | None = None
+    """Local steps in a round at most, drawn anew from all images. Default: whole epochs. Few steps keep methods that
+    play a game between clients, such as f-DANN, close to their centralized form (docs/results/unsupervised.md)."""
     optimizer: Literal["adam", "sgd"] = "adam"
     """Optimizer of the local steps."""
     weight_decay: Annotated[float, Field(ge=0)] = 0.0
@@ -157,6 +160,11 @@ class Recipe(Strict):
     """Shift images by a few pixels and vary their contrast."""
     decay: Decay | None = None
     """Learning rate schedule over the rounds. Default: constant."""
+
+    def images_seen(self, images: int) -> int:
+        """Images that a client with so many trains on in a round, repeated ones counted."""
+        every = self.epochs * images
+        return every if self.steps is None else min(every, self.steps * self.batch)
 
     def at(self, round: int) -> Recipe:
         """The recipe with the learning rate of round 1, 2, ..."""
@@ -215,3 +223,5 @@ class Network(Strict):
     """Minutes that the server waits for the answer of a hospital; without one it is left out of the step."""
     wait_minutes: Annotated[float, Field(gt=0)] = 60.0
     """Minutes that the lead waits until every hospital is there."""
+    kits: str = "kits"
+    """The lead's own folder of keys: `fdamed invite` makes it, `fdamed lead` uses it."""

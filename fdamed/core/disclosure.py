@@ -32,6 +32,8 @@ PUBLIC = {
 SCORES = ("val/", "test/")
 """How the scores of a round are called."""
 SUPPRESSED = "suppressed"
+RELEASED = "released"
+"""In counts that came over a network: the hospital has held back what its own policy hides, counts and scores."""
 ABOUT = ("study", "run", "method", "title", "target", "seed", "client", "split")
 """What a file of scores says about itself."""
 COUNTED = ("n", "positives", "patients")
@@ -53,8 +55,15 @@ def hides(n: int, positives: int | None, smallest: int, patients: int | None = N
     return any(small(cell, smallest) for cell in cells)
 
 
+def hides_score(score: Mapping[str, Any], smallest: int) -> bool:
+    """Whether a file of scores must be suppressed; one without counts was released by its own hospital."""
+    return "n" in score and hides(score["n"], score.get("positives"), smallest, score.get("patients"))
+
+
 def hides_part(counts: Mapping[str, Any], part: str, smallest: int) -> bool:
     """Whether scores on a part of a client must be suppressed; also where its counts are not known."""
+    if counts.get(RELEASED):
+        return False
     images, patients, positives = (_of(counts, key, part) for key in ("images", "patients", "positives"))
     if images is None or (positives is None and counts.get("positives") is not None):
         return smallest > 1
@@ -66,6 +75,8 @@ def hides_classes(counts: Mapping[str, Any], smallest: int) -> bool:
 
     Then every score from which they could be computed is held back, too: all but the AUC, and its last decimals.
     """
+    if counts.get(RELEASED):
+        return False
     if not counts:
         return smallest > 1
     positives = counts.get("positives")
@@ -103,6 +114,8 @@ def released_counts(counts: Mapping[str, Any], smallest: int) -> dict[str, Any]:
     those of one are small: it would follow from the others. No total is released while a part of it is not.
     """
     out = dict(counts)
+    if counts.get(RELEASED):
+        return out
     out["images"] = {p: None if p not in TRAINED and small(n, smallest) else n for p, n in counts["images"].items()}
     out["patients"] = {
         p: None if out["images"].get(p) is None or small(n, smallest) else n for p, n in counts["patients"].items()
@@ -133,8 +146,13 @@ def released_flow(rows: int, left_out: Mapping[str, int], images: int | None, sm
     return {"rows": None if hidden else rows, "left_out": reasons, "images": images}
 
 
-def released_score(score: Mapping[str, Any], hidden: bool, smallest: int, classes: bool = False) -> dict[str, Any]:
-    """A file of scores as it may be shown: without its counts, and without any score if it is `hidden`.
+def too_small(smallest: int) -> str:
+    """Why a score is hidden."""
+    return f"fewer than {smallest} patients, or images of a class"
+
+
+def released_score(score: Mapping[str, Any], hidden: str, smallest: int, classes: bool = False) -> dict[str, Any]:
+    """A file of scores as it may be shown: without its counts, and without any score if there is a reason to hide them.
 
     `classes`: the positives of the client are held back; then only the AUC is left, with few decimals.
     """
@@ -143,8 +161,7 @@ def released_score(score: Mapping[str, Any], hidden: bool, smallest: int, classe
     names = [k for k, v in score.items() if k not in (*ABOUT, *COUNTED) and not isinstance(v, dict)]
     about = {k: score[k] for k in ABOUT if k in score}
     if hidden:
-        few = f"{SUPPRESSED}: fewer than {smallest} patients, or images of a class"
-        return about | dict.fromkeys(names) | {"why": dict.fromkeys(names, few)}
+        return about | dict.fromkeys(names) | {"why": dict.fromkeys(names, f"{SUPPRESSED}: {hidden}")}
     decimals, drawn = auc_decimals(score["n"], smallest), score.get("bootstrap") or {}
     why = dict.fromkeys(names, f"{SUPPRESSED}: the number of positives, which is hidden, would follow from it")
     why |= {AUC: score["why"].get(AUC, "")}
@@ -184,6 +201,11 @@ def only_scores(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
 def vague(count: int, smallest: int) -> str:
     """A count as text; a small one only as a range."""
     return f"1 to {smallest - 1}" if small(count, smallest) else f"{count:,}"
+
+
+def vague_reasons(counts: Mapping[str, int], smallest: int) -> str:
+    """What was left out, by reason, as text; small counts as a range."""
+    return ", ".join(f"{reason} ({vague(n, smallest)})" for reason, n in counts.items() if n)
 
 
 def formula_safe(cell: object) -> object:

@@ -1,8 +1,10 @@
-"""Environment variables that every process sets before its imports: no code from files, no telemetry, short waits."""
+"""What every process sets before its imports: no code from files, no telemetry, short waits; how it keeps memory."""
 
 from __future__ import annotations
 
+import ctypes
 import os
+import sys
 from collections.abc import MutableMapping
 
 REQUIRED = {
@@ -23,6 +25,14 @@ CHOSEN = {
 }
 """Defaults; a slow server may be given more time."""
 
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
+"""Options of glibc's `mallopt`."""
+LARGEST_BLOCK = 1 << 25
+"""Bytes: what is larger goes back to the system when it is freed. glibc raises its own limit up to here; larger blocks
+in the heap would leave holes that are too small for the next."""
+KEPT = 1 << 30
+"""Bytes at the end of the heap that may be kept; by default twice the largest block that was freed."""
+
 
 def secure(environment: MutableMapping[str, str] = os.environ) -> None:
     """Secure this process and its children; called once, when the command line starts."""
@@ -31,6 +41,17 @@ def secure(environment: MutableMapping[str, str] = os.environ) -> None:
         environment.pop(name, None)
     for name, value in CHOSEN.items():
         environment.setdefault(name, value)
+
+
+def keep_memory() -> None:
+    """Let the allocator keep what tensors free, for the next batch.
+
+    By default glibc returns large blocks to the system and gets them back page by page: a tenth of the CPU of training
+    and a quarter of that of predicting (decision 0096). Other allocators have no such setting and are left alone.
+    """
+    if sys.platform == "linux" and (mallopt := getattr(ctypes.CDLL(None), "mallopt", None)):
+        mallopt(M_MMAP_THRESHOLD, LARGEST_BLOCK)
+        mallopt(M_TRIM_THRESHOLD, KEPT)
 
 
 def cores() -> int:

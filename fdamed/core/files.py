@@ -42,6 +42,8 @@ def atomic(path: Path | str, needed: int | None = None, sync: bool = True) -> It
         draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
         try:
             yield draft
+            if draft.exists():
+                draft.chmod(0o666 & ~umask())  # safetensors makes files that only their owner can read
             if sync:
                 _sync(draft, os.O_RDWR)
             draft.replace(path)
@@ -49,6 +51,13 @@ def atomic(path: Path | str, needed: int | None = None, sync: bool = True) -> It
                 _sync(path.parent, os.O_RDONLY)
         finally:
             draft.unlink(missing_ok=True)
+
+
+def umask() -> int:
+    """The permissions that this process's files do not get; only setting it returns it."""
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask
 
 
 def _sync(path: Path, flags: int) -> None:

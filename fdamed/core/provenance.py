@@ -9,12 +9,14 @@ import subprocess
 from collections.abc import Collection, Iterator
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 PACKAGE = Path(__file__).parents[1]
 NO_RESULT = (
     "fdamed",
     "fdamed.core.counts",
     "fdamed.core.disclosure",
+    "fdamed.core.environment",
     "fdamed.core.errors",
     "fdamed.core.files",
     "fdamed.core.progress",
@@ -31,6 +33,7 @@ NO_RESULT = (
 """Modules that read, write, refuse or report, and change no number: they and what they import are in no digest."""
 
 
+@cache
 def commit() -> str | None:
     """The commit of the checkout that fdamed runs from, with `-dirty` where files differ; None: it is no checkout."""
     source = PACKAGE.resolve().parent
@@ -82,34 +85,45 @@ def tree_of(name: str) -> tuple[str, frozenset[str]]:
     place = _file(name)
     if place is None:
         raise ModuleNotFoundError(f"fdamed has no module {name}")
-    tree = _Plain().visit(ast.parse(place.read_text(encoding="utf-8")))
-    names = frozenset(n for node in ast.walk(tree) for n in _imported(node))
-    for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("fdamed"):
+    words: list[str] = []
+    imported: set[str] = set()
+    _read(ast.parse(place.read_text(encoding="utf-8")), words, imported)
+    return hashlib.sha256("\n".join(words).encode()).hexdigest(), frozenset(imported)
+
+
+def _read(node: Any, words: list[str], imported: set[str]) -> None:
+    """Append the words of a syntax tree, and the modules of fdamed that it imports.
+
+    Left out: docstrings and other strings that stand alone, imports for type checkers, where fdamed's modules are.
+    """
+    if isinstance(node, list):
+        words.append("[")
+        for part in node:
+            _read(part, words, imported)
+        words.append("]")
+    elif not isinstance(node, ast.AST):
+        words.append(repr(node))
+    elif not _says_nothing(node):
+        if isinstance(node, ast.Import):
+            imported.update(_modules(*(alias.name for alias in node.names)))
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("fdamed"):
+            imported.update(_modules(str(node.module), *(f"{node.module}.{alias.name}" for alias in node.names)))
             node.module = None
-    return hashlib.sha256(ast.dump(tree).encode()).hexdigest(), names
+        words.append(type(node).__name__)
+        for name in node._fields:
+            if name != "ctx":  # follows from the place of the node
+                _read(getattr(node, name), words, imported)
 
 
-class _Plain(ast.NodeTransformer):
-    """Takes out docstrings, other strings that stand alone, and imports for type checkers."""
-
-    def visit_Expr(self, node: ast.Expr) -> ast.AST | None:
-        alone = isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
-        return None if alone else self.generic_visit(node)
-
-    def visit_If(self, node: ast.If) -> ast.AST | None:
-        types = isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
-        return None if types else self.generic_visit(node)
+def _says_nothing(node: ast.AST) -> bool:
+    if isinstance(node, ast.Expr):
+        return isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+    return isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
 
 
-def _imported(node: ast.AST) -> Iterator[str]:
-    names: list[str] = []
-    if isinstance(node, ast.Import):
-        names = [alias.name for alias in node.names]
-    elif isinstance(node, ast.ImportFrom) and node.module:
-        names = [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
-    for name in names:
-        parts = name.split(".")
+def _modules(*names: str) -> Iterator[str]:
+    """The modules of fdamed among these names, and the packages that they are in."""
+    for parts in (name.split(".") for name in names):
         if parts[0] == "fdamed":
             yield from (n for k in range(len(parts)) if _file(n := ".".join(parts[: k + 1])))
 

@@ -15,12 +15,13 @@ from typing import Any
 from fdamed.core.counts import counts_of
 from fdamed.core.disclosure import (
     auc_decimals,
-    hides,
     hides_classes,
     hides_part,
+    hides_score,
     released_round,
     released_score,
     rounded,
+    too_small,
     without_scores,
 )
 from fdamed.core.errors import FdamedError
@@ -108,10 +109,10 @@ def read(folder: Path, smallest: int) -> Record | None:
         )
     sent, traffic = _ledger(folder / "ledger.jsonl")
     found = {p.parts[-5]: _json(p) for p in _score_files(folder)}
-    hidden = {c: hides(s["n"], s.get("positives"), smallest, s.get("patients")) for c, s in found.items()}
+    hidden = {client: too_small(smallest) if hides_score(score, smallest) else "" for client, score in found.items()}
     classes = {client: hides_classes(counts_of(folder.parents[3], client), smallest) for client in found}
     scores = {c: released_score(score, hidden[c], smallest, classes[c]) for c, score in found.items()}
-    rounds = _rounds(folder, smallest, hidden.get(target, False))
+    rounds = _rounds(folder, smallest, bool(hidden.get(target)))
     return Record(
         run=run,
         target=target,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import os
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -24,6 +25,10 @@ NO_FAULT = ("DUPLICATE_ROW", "RACE_CONTRADICTS", "OTHER_LABELER")
 """Reasons that are listed but are no fault of the data."""
 UNSAFE_PATH = r"(?:^|/)\.\.(?:/|$)|^/|^~|^[A-Za-z]:|\\|\x00|^\s*$"
 """A cell that is no path below the data root: climbing, absolute, of another system, NUL, empty."""
+OUTSIDE = (
+    "Paths of images may not be empty, begin with /, ~ or a drive (C:), or climb with .. out of data.root: write them "
+    "relative to data.root, or set data.root to a folder above all images."
+)
 Parser = Callable[[str], Any]
 Array = np.ndarray[Any, Any]
 
@@ -127,9 +132,18 @@ class TableRows:
             what = f"rows contradict each other: they have the same {' and '.join(key)} (rows {rows})"
             raise FdamedError(what, str(self.path), "Keep one row of each; only you can know which labels are right.")
 
+    def relative_paths(self, column: str, root: str) -> None:
+        """Make absolute paths below the root relative to it, and backslashes, as Windows writes them, to slashes."""
+        paths = self.frame[column].str.replace("\\", "/", regex=False)
+        for folder in dict.fromkeys((str(Path(root).absolute()), os.path.realpath(root))):
+            paths = paths.str.removeprefix(folder.rstrip("/") + "/")
+        self.set(**{column: paths})
+
     def check_paths(self, column: str) -> None:
         """Take out the rows whose path cannot lie below the data root."""
         outside = self.frame[column].str.contains(UNSAFE_PATH)
+        if outside.any():
+            self.reader.rejects.hints.append(OUTSIDE)
         self.reject(outside, "PATH_OUTSIDE_ROOT", f"the path in {column} is empty, absolute or leaves the data root")
 
     def parse(self, column: str, into: str, parser: Parser, reason: str = "") -> None:

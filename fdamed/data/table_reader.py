@@ -6,6 +6,7 @@ import csv
 import difflib
 import gzip
 import io
+import logging
 import zipfile
 import zlib
 from collections.abc import Iterator, Sequence
@@ -17,9 +18,13 @@ import pyarrow as pa
 
 from fdamed.core.errors import FdamedError, no_folder
 
+log = logging.getLogger(__name__)
+
 LARGEST = 4 << 30
 """Bytes of an unpacked table at most: stops bombs, and lets MIMIC-IV's largest table through."""
 TABLES = {".csv", ".tsv", ".txt", ".xlsx"}
+LONGEST_HEADER = 1 << 20
+SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs"}
 FIRST_ROW = 2
 """Row of a table's first record, as a spreadsheet counts; a frame's index holds these numbers."""
 
@@ -33,11 +38,7 @@ def read_table(path: Path, columns: Sequence[str] | None = None, optional: Seque
         if not path.parent.is_dir():
             fix = "Set data.root to the folder of the data; a relative path begins where the command runs."
             raise FdamedError(no_folder(path.parent), str(path.parent), fix)
-        # Only tables: an image may bear its patient's name.
-        siblings = [p.name for p in path.parent.glob("*") if TABLES.intersection(map(str.lower, p.suffixes))]
-        near = difflib.get_close_matches(path.name, siblings[:1000], n=3, cutoff=0.5)
-        hint = f"Nearest names there: {', '.join(near)}." if near else "Check data.root and the names of the tables."
-        raise FdamedError("there is no such table", str(path), hint)
+        raise FdamedError("there is no such table", str(path), _nearest_table(path))
     records = _xlsx_records(path) if path.suffix.lower() == ".xlsx" else _csv_records(path)
     header = [name.strip() for name in next(records, [])]
     _check_header(header, path)
@@ -47,6 +48,20 @@ def read_table(path: Path, columns: Sequence[str] | None = None, optional: Seque
     by_column = {c: pa.array(cells[header.index(c) :: len(header)], pa.large_string()) for c in wanted}
     frame: pd.DataFrame = pa.table(by_column).to_pandas()
     return frame.set_axis(pd.RangeIndex(FIRST_ROW, FIRST_ROW + len(frame)))
+
+
+def _nearest_table(path: Path) -> str:
+    """The tables with the most similar names in the folder or in the one above, where images have their own."""
+    # Only tables: an image may bear its patient's name.
+    beside = {p.name: p.name for p in path.parent.glob("*") if TABLES.intersection(map(str.lower, p.suffixes))}
+    above = {p.name: f"../{p.name}" for p in path.parent.parent.glob("*") if p.suffix.lower() in TABLES}
+    names = dict([*above.items(), *beside.items()][-1000:])
+    near = difflib.get_close_matches(path.name, names, n=3, cutoff=0.5)
+    if near:
+        return f"Nearest names there: {', '.join(names[name] for name in near)}."
+    return (
+        "There is no table of a similar name. A relative name is looked for below data.root; it may be absolute, too."
+    )
 
 
 def require(header: Sequence[str], columns: Sequence[str], path: Path) -> list[str]:
@@ -92,16 +107,38 @@ def _complete(records: Iterator[list[str]], fields: int, path: Path) -> Iterator
 
 def _csv_records(path: Path) -> Iterator[list[str]]:
     """All rows that are not blank, the header first."""
-    separator = "\t" if {".tsv", ".txt"}.intersection(path.suffixes) else ","
+    text = _text(path)
     row = 0
     try:
-        for record in csv.reader(io.StringIO(_text(path), newline=""), delimiter=separator, strict=True):
+        for record in _records(text, _separator(text, path)):
             if record:
                 row += 1
                 yield record
     except csv.Error:
         what = f"a quotation mark after row {row} is never closed or is inside a value"
         raise FdamedError(what, str(path), 'Write a quotation mark inside a value twice: "".') from None
+
+
+def _records(text: str, separator: str) -> Iterator[list[str]]:
+    return csv.reader(io.StringIO(text, newline=""), delimiter=separator, strict=True)
+
+
+def _separator(text: str, path: Path) -> str:
+    """That of the file's suffix, unless only another one splits the header: spreadsheets write what a country uses."""
+    usual = "\t" if {".tsv", ".txt"}.intersection(path.suffixes) else ","
+    cells = {mark: _cells_of_header(text[:LONGEST_HEADER], mark) for mark in SEPARATORS}
+    best = max(SEPARATORS, key=cells.__getitem__)
+    if cells[usual] > 1 or cells[best] < 2:
+        return usual
+    log.info("%s: the columns are separated by %s", path.name, SEPARATORS[best])
+    return best
+
+
+def _cells_of_header(text: str, separator: str) -> int:
+    try:
+        return len(next(filter(None, _records(text, separator)), ()))
+    except csv.Error:  # such as a cell in quotes before another separator
+        return 0
 
 
 def _text(path: Path) -> str:

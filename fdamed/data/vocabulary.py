@@ -42,11 +42,11 @@ _RACE_WORDS: tuple[tuple[str | None, frozenset[str]], ...] = (
 
 ACCEPTED = {
     "sex": f"{', '.join(_SEX)} in any case",
-    "age": f"years (62, 62.0), or as in DICOM 062Y, 006M, 003W, 010D; at most {MAX_AGE}; from {OLDEST} on one class",
+    "age": f"years (62, 62.5, 62,5), or as in DICOM 062Y, 006M, 003W, 010D; at most {MAX_AGE}; from {OLDEST} one class",
     "view": f"{', '.join([*_FRONTAL, *_LATERAL, *sorted(_OBLIQUE)])} in any case; becomes {' or '.join(VIEWS)}",
     "race": f"any text; one that names {', '.join(RACES)} or a synonym (caucasian, african american) becomes that word",
     "burned_in": f"{', '.join(_FLAG)} in any case",
-    "label": "1 (present), 0 (absent), -1 (uncertain) or blank (not mentioned)",
+    "label": "1 (present), 0 (absent), -1 (uncertain), blank or unknown (not mentioned)",
 }
 """Column of a table -> what it may contain; an unknown value is blank or one of UNKNOWN."""
 CONTRACT = "contract."
@@ -71,11 +71,11 @@ def parse_flag(text: str) -> bool | None:
 
 
 def parse_age(text: str) -> float | None:
-    """Years from `62`, `62.0`, `062Y`, `006M`, `003W` or `010D`; 90 stands for 90 and over, over 120 is no age."""
+    """Years from `62`, `62.0`, `62,0`, `062Y`, `006M`, `003W` or `010D`; 90 is 90 and over, over 120 is no age."""
     if text.strip().lower() in UNKNOWN:
         return None
-    match = re.fullmatch(r"\s*(\d{1,6}(?:\.\d{1,9})?)([YMWD]?)\s*", text.upper())
-    years = float(match[1]) / _UNITS[match[2]] if match else MAX_AGE + 1.0
+    match = re.fullmatch(r"\s*(\d{1,6}(?:[.,]\d{1,9})?)([YMWD]?)\s*", text.upper())
+    years = float(match[1].replace(",", ".")) / _UNITS[match[2]] if match else MAX_AGE + 1.0
     if years > MAX_AGE:
         raise ValueError("not an age")
     return min(years, float(OLDEST))
@@ -137,8 +137,8 @@ def _without_negation(text: str) -> str:
 
 
 def parse_label(text: str) -> float | None:
-    """1, 0 or -1 (uncertain)."""
-    match = re.fullmatch(r"([+-]?[01])(\.0*)?|", text.strip())
+    """1, 0 or -1 (uncertain); None: blank or unknown."""
+    match = re.fullmatch(r"([+-]?[01])([.,]0*)?|unknown|", text.strip().lower())
     if not match:
         raise ValueError("not a label")
     return float(match[1]) if match[1] else None

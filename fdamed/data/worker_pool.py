@@ -28,6 +28,8 @@ PRELOAD = ("fdamed.data.transforms", "fdamed.data.dicom.reader", "pydicom.pixels
            "PIL.PngImagePlugin")  # fmt: skip
 BATCH = 512
 """Files handed to the workers at a time: bounds the memory."""
+CHUNK = 16
+"""Of which a worker gets so many at once: handing one over takes five times as long as decoding a small image."""
 SECONDS = 30.0
 MEMORY = 2 << 30
 """Address space that a worker may take beyond what it starts with: fifty megapixels need less than half of it."""
@@ -52,9 +54,14 @@ def run_isolated(
     try:
         _check_start(pool)
         while batch:
-            futures = [pool.schedule(_attempt, args=(work, item), timeout=seconds) for item in batch]
-            for item, future in zip(batch, futures, strict=True):
-                yield item, _result(future)
+            chunks = [batch[k : k + CHUNK] for k in range(0, len(batch), CHUNK)]
+            futures = [pool.schedule(_attempt_all, args=(work, chunk), timeout=seconds) for chunk in chunks]
+            for chunk, future in zip(chunks, futures, strict=True):
+                found = _result(future)
+                if isinstance(found, Unreadable):  # one item has cost the worker its life; the others need not suffer
+                    alone = [pool.schedule(_attempt, args=(work, item), timeout=seconds) for item in chunk]
+                    found = [_result(one) for one in alone]
+                yield from zip(chunk, found, strict=True)
             batch = list(islice(waiting, BATCH))
     finally:
         pool.stop()  # type: ignore[no-untyped-call]
@@ -76,6 +83,10 @@ def _result(future: Future[Any]) -> Any:
         return Unreadable("TIMEOUT")
     except ProcessExpired:
         return Unreadable("CRASHED")
+
+
+def _attempt_all(work: Callable[[T], R], items: list[T]) -> list[R | Unreadable]:
+    return [_attempt(work, item) for item in items]
 
 
 def _attempt(work: Callable[[T], R], item: T) -> R | Unreadable:

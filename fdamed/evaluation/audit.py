@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from fdamed.core.disclosure import AUC, auc_decimals, hides, rounded
+from fdamed.core.disclosure import AUC, auc_decimals, hides, rounded, too_small
 from fdamed.core.rng import Stream
 from fdamed.evaluation import bootstrap
 from fdamed.evaluation.calibration import BINS, PER_BIN, by_chance, calibration_error, joined, reliability
@@ -24,6 +24,8 @@ from fdamed.evaluation.intervals import LEVEL, SURE
 from fdamed.evaluation.subgroups import LOWER_IS_BETTER, SCORES, Group, Standing, gap, groups, standings
 
 Results = list[dict[str, Any]]
+EMPTY: dict[str, Any] = {"scores": {}, "pairs": [], "groups": [], "gaps": [], "calibration": {}}
+"""What an audit has in common that may not be shown."""
 
 
 def audit(
@@ -45,14 +47,13 @@ def audit(
         "runs": {name: sorted(rows) for name, rows in runs.items()},
         "level": LEVEL,
     }
-    empty: dict[str, Any] = {"scores": {}, "pairs": [], "groups": [], "gaps": [], "calibration": {}}
     patients = int(frame["patient"].nunique())
     if hides(len(y), None if several else int(y.sum()), smallest, patients):
-        return out | empty | {"suppressed": f"fewer than {smallest} patients, or images of a class"}
+        return out | EMPTY | {"suppressed": too_small(smallest)}
     scored = run_pairs.scored(frame, p, stream)
     if classes and not several:
         scored = {name: found for name, found in scored.items() if name == AUC}
-    out |= empty | {
+    out |= EMPTY | {
         "scores": run_pairs.means(scored, runs),
         "pairs": run_pairs.pairs(scored, runs, reference, frame, p),
         "patients": patients,

@@ -16,6 +16,8 @@ from fdamed.evaluation.metrics import checked
 
 BINS, PER_BIN = 10, 20
 """Bins at most, and images that a drawn bin has at least."""
+POINTS = 3
+"""Bins that a diagram has at least."""
 TRIALS = 2000
 """Samples drawn for the error of true probabilities."""
 

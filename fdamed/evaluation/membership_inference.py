@@ -7,7 +7,7 @@ membership (Watson et al. 2022).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -28,6 +28,14 @@ GATE = 0.60
 REPLICATES = 1000
 LEAST = 1e-6
 """Probabilities are clipped here, so that one image does not outweigh a patient's others."""
+
+
+def reveals(attack: Mapping[str, Any] | None, untrained: Mapping[str, Any] | None) -> bool:
+    """Whether an attack does better than the gate, than chance and than the same attack on the untrained model."""
+    if not attack or not attack["auc"]:
+        return False
+    least = max(0.5, untrained["auc"]["value"] if untrained and untrained["auc"] else 0.5)
+    return bool(attack["auc"]["value"] > GATE and attack["auc"]["low"] > least)
 
 
 def surprise(y: ArrayLike, probabilities: ArrayLike) -> Floats:

@@ -32,6 +32,8 @@ NAMES = {
     "bias": "calibration in the large",
 }
 """Scores, also those of subgroups, as people read them, in the order of tables."""
+GUESS = 0.5
+"""The AUC of guessing."""
 THRESHOLD = 0.5
 """Probabilities from here on count as positive."""
 SPECIFICITY = 0.9

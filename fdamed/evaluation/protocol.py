@@ -76,8 +76,8 @@ def _budget(record: Record, config: Config, images: Mapping[str, Mapping[str, in
     if own and final["target_labels"]:
         labeled = f"{own[1]} (all)" if final["every_target_label"] else str(own[1])
     then = ", ".join(f"the last {p['rounds']} of {p['method']}" for p in record.second)
-    steps = [local_steps(n, recipe.batch, recipe.epochs) for _, recipe, n in sources]
-    own_steps = local_steps(own[1], own[0].batch, own[0].epochs) if own else 0
+    steps = [local_steps(n, recipe) for _, recipe, n in sources]
+    own_steps = local_steps(own[1], own[0]) if own else 0
     return target, record.run, int(record.facts["rounds"]), then, labeled, sum(steps), len(steps), own_steps
 
 

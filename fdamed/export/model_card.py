@@ -27,6 +27,7 @@ from fdamed.evaluation.costs import sent
 from fdamed.evaluation.intervals import count, interval, megabytes, over_seeds
 from fdamed.evaluation.metrics import NAMES
 from fdamed.evaluation.run_tables import tidy
+from fdamed.export.cautions import Attacks, attacked, cautions, revealing
 
 NOT_MEASURED = "not measured"
 ATTRIBUTES = ("sex", "age", "race", "view", "scanner")
@@ -83,12 +84,23 @@ def _facts(config: Config, record: Record, about: Mapping[str, Any]) -> dict[str
         "without_groups": [a for a in ATTRIBUTES if not any(cells[0].startswith(f"{a}: ") for cells in groups)],
         "calibration": calibration,
         "private": record.facts.get("privacy"),
+        "cautions": cautions(config, record),
+        "attacked": attack_rows(attacked(config, record)),
         "noise_modes": protocol.NOISE_MODES,
         "many": MANY,
         "smallest": smallest,
         "noise": record.facts.get("noise"),
         "provenance": _provenance(about, [r.seed for r in records]),
     }
+
+
+def attack_rows(found: Attacks) -> Rows:
+    """The AUC of each hospital's membership inference, over patients and seeds."""
+    kinds = ("loss", "calibrated", "untrained")
+    return [
+        [client, *(estimate((attacks[kind] or {}).get("auc")) for kind in kinds), "yes" if revealing(attacks) else "no"]
+        for client, attacks in found.items()
+    ]
 
 
 def _optional(path: Path) -> dict[str, Any]:
@@ -163,7 +175,7 @@ def _provenance(about: Mapping[str, Any], seeds: Sequence[int]) -> Rows:
         ["seeds of the study", ", ".join(map(str, seeds))],
         ["trained with", ", ".join(f"{k} {v}" for k, v in (versions["trained_with"] or {}).items()) or "not recorded"],
         ["exported with", ", ".join(f"{k} {v}" for k, v in here.items())],
-        ["git commit of the export", versions["commit"] or "not in a git checkout"],
+        *([["git commit of the export", versions["commit"]]] if versions["commit"] else []),
         *([f"digest: {name}", f"`{value}`"] for name, value in (about["digests"] | about["files"]).items()),
         ["made by", f"`fdamed export --config CONFIG --run {of['run']} --target {of['target']} --seed {of['seed']}`"],
     ]

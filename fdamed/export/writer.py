@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.metadata
-import os
 import platform
 import tempfile
 from pathlib import Path
@@ -17,13 +16,14 @@ from safetensors.torch import save_file
 from fdamed import __version__
 from fdamed.config.split import Split
 from fdamed.config.study import Config
-from fdamed.core.files import atomic, digest_file, write_json, write_text
+from fdamed.core.files import atomic, digest_file, umask, write_json, write_text
 from fdamed.core.provenance import commit
 from fdamed.core.rng import stream
 from fdamed.data.loader import load
 from fdamed.evaluation.metrics import THRESHOLD
 from fdamed.export import monai_bundle, runtime
 from fdamed.export.bundle import ABOUT, FORMAT, ONNX, WEIGHTS, network_of, rebuilt
+from fdamed.export.cautions import cautions
 from fdamed.export.input import Preparation
 from fdamed.export.model_card import render
 from fdamed.export.onnx_file import OPSET, furthest, held_to_limit, in_torch, write_onnx
@@ -65,15 +65,14 @@ def write(chosen: Chosen, out: Path, onnx: bool, bundle: bool = False) -> dict[s
         found = compared(draft, about, network, batches)
         held_to_limit(found)
         about["parity"] = {"images": images, "random": RANDOM, "max_difference": found}
+        about["cautions"] = cautions(chosen.config, chosen.record)
         write_json(draft / ABOUT, about)
         cards = render(chosen.config, chosen.record, about, chosen.keeps)
         for kind, text in zip(("md", "html"), cards, strict=True):
             write_text(draft / f"model_card.{kind}", text)
         if bundle:
             monai_bundle.write(draft, about, network, cards[0])
-        umask = os.umask(0)
-        os.umask(umask)
-        draft.chmod(0o777 & ~umask)
+        draft.chmod(0o777 & ~umask())
         if out.exists():
             out.rmdir()
         draft.rename(out)

@@ -19,13 +19,14 @@ from fdamed.config.runs import Auxiliary
 from fdamed.config.study import Recipe
 from fdamed.core.errors import FdamedError, memory_error
 from fdamed.core.rng import Stream, stream
-from fdamed.federation.messages import WireError, check_exchange, decode, encode, kinds, pack, unpack
+from fdamed.federation.messages import PROTOCOL, WireError, check_exchange, decode, encode, kinds, pack, unpack
 from fdamed.federation.questions import Home, Memory, answer_question, unreadable
 from fdamed.federation.storage.answers import Answers, Took
 from fdamed.models.flat import FlatModel
 
 if TYPE_CHECKING:
     from fdamed.data.loader import Labeled, Unlabeled
+    from fdamed.federation.secure_sums.certificates import Certificates
     from fdamed.training.dp_sgd import Mechanism
 
 TRAINED = frozenset({"weights", "update"})
@@ -55,6 +56,10 @@ class Client:
     """Privacy policy: the minimum number of images behind a mean of features."""
     minimum: Minimum = DEFAULT_MINIMUM
     """Privacy policy: the minimum numbers of images and local steps behind anything that is sent."""
+    sums_only: bool = False
+    """Privacy policy: as a source it sends masked answers, of which the server learns only sums."""
+    certificates: Certificates | None = None
+    """What its keys are signed with, and those of others checked; None: the clients are on one machine."""
     noise: Mechanism | None = None
     """Privacy policy: local training is differentially private, and no step uses the images in another way."""
     account: Path | None = None
@@ -72,7 +77,8 @@ class Client:
 
     def local_steps(self, epochs: int | None = None) -> int:
         """Steps of local training for so many epochs; None: the recipe's."""
-        return local_steps(len(self.data), self.recipe.batch, epochs or self.recipe.epochs)
+        recipe = self.recipe if epochs is None else self.recipe.model_copy(update={"epochs": epochs})
+        return local_steps(len(self.data), recipe)
 
     def with_recipe(self, **changes: Any) -> Client:
         """The same client, state included, with these changes of its recipe."""
@@ -101,11 +107,20 @@ class Step:
     """The fewest local steps behind an answer, where they are not those of the client's epochs."""
     batch_means: bool = False
     """Whether it prepares or sends means of features over a batch."""
+    public: bool = False
+    """Whether its answer follows from settings and numbers that the server knows."""
+    inner: Step | None = None
+    """The step whose answer it masks, so that the server learns only the sum of the answers."""
 
     @cached_property
     def released_kinds(self) -> frozenset[str]:
         """Kinds of the values in the answer."""
-        return frozenset(kinds(self.answer).values())
+        return frozenset(kinds((self.inner or self).answer).values()) - PROTOCOL
+
+    @property
+    def hidden(self) -> bool:
+        """Whether secure aggregation hides its answers: not counts, and not what the server knows."""
+        return bool(self.released_kinds - {"count"}) and not self.public
 
 
 STEPS: dict[str, Step] = {}
@@ -119,6 +134,7 @@ def step(
     noised: bool = False,
     steps: Callable[[Client, Any], int | None] | None = None,
     batch_means: bool = False,
+    public: bool = False,
 ) -> Callable[[Callable[[Client, Any], Any]], Step]:
     """Make a step of a function `(client: Client, ask: Question) -> Answer`; types come from its annotations.
 
@@ -126,6 +142,7 @@ def step(
     numbers it uses, so that methods that differ in one term train on the same batches. `noised`: it uses images only
     through DP-SGD, or not at all. `steps`: the fewest local steps behind its answer, if not those of the epochs.
     `batch_means`: it prepares or sends means of features over a batch, which the policy wants over enough images.
+    `public`: its answer follows from settings and numbers that the server knows.
     """
 
     def make(function: Callable[[Client, Any], Any]) -> Step:
@@ -136,10 +153,20 @@ def step(
             raise TypeError(f"two steps are called {name}")
         check_exchange(name, question, answer)
         drawn = draws.draws if draws else name
-        STEPS[name] = Step(name, function, question, answer, drawn, noised, steps, batch_means)
+        STEPS[name] = Step(name, function, question, answer, drawn, noised, steps, batch_means, public)
         return STEPS[name]
 
     return make
+
+
+def find_step(name: str) -> Step | None:
+    """The step of this name; the steps of secure aggregation are defined when they are first asked for."""
+    if name not in STEPS:
+        from fdamed.federation.secure_sums.client_steps import MASKED, masked
+
+        inner = STEPS.get(name.removesuffix(MASKED))
+        return masked(inner) if inner and name.endswith(MASKED) else inner
+    return STEPS[name]
 
 
 def check_release(step: Step, release: frozenset[str], client: str, method: str) -> None:
@@ -155,6 +182,12 @@ def check_release(step: Step, release: frozenset[str], client: str, method: str)
 def check_policy(client: Client, step: Step, ask: Any) -> None:
     """Raise if the client's privacy policy forbids the answer to a step, before anything is computed."""
     check_release(step, client.release, client.name, "the server")
+    if client.sums_only and client.role == "source" and step.hidden and not step.inner:
+        raise FdamedError(
+            f"step {step.name} would show the answer of {client.name} alone, whose privacy policy lets out sums",
+            f"hospital {client.name}",
+            "Set privacy.secure_aggregation in the study, too, or choose a method that allows it.",
+        )
     if client.noise is not None and not step.noised:
         raise FdamedError(
             f"step {step.name} uses images without the noise that the privacy policy of {client.name} requires",
@@ -200,7 +233,7 @@ def answer(client: Client, step: Step, round: int, nth: int, ask: Any) -> Any:
     if recipe.decay:
         client.recipe = recipe.at(round)
     try:
-        reply = _remembered_or_computed(client, step, ask, before)
+        reply = remembered_or_computed(client, step, ask, before)
     except Exception as error:
         client.memory = before  # a failed step must leave nothing that could be saved
         if exhausted := memory_error(error, step.name, f"hospital {client.name}", f"batch {recipe.batch}"):
@@ -211,7 +244,7 @@ def answer(client: Client, step: Step, round: int, nth: int, ask: Any) -> Any:
     return reply
 
 
-def _remembered_or_computed(client: Client, step: Step, ask: Any, before: dict[str, Tensor]) -> Any:
+def remembered_or_computed(client: Client, step: Step, ask: Any, before: dict[str, Tensor]) -> Any:
     """The answer, and the state after it in the client's memory."""
     store, client.remembered = client.answers, None
     key = store.key(client, step, ask) if store else None
@@ -260,7 +293,7 @@ def handle_request(client: Client, method: str, request: bytes, home: Home | Non
 
 
 def _answer_step(client: Client, method: str, head: dict[str, Any], body: memoryview) -> bytes:
-    step, round, nth = STEPS.get(str(head.get("step"))), head.get("round"), head.get("nth")
+    step, round, nth = find_step(str(head.get("step"))), head.get("round"), head.get("nth")
     if step is None or type(round) is not int or type(nth) is not int:
         raise WireError("this client does not know such a step")
     check_release(step, client.release, client.name, method)

@@ -62,6 +62,16 @@ class Check:
     """How directions are compared: as a whole and layer by layer, as a whole, or not at all."""
 
 
+@dataclass(frozen=True)
+class Average:
+    """How the server averages a field over the clients, where this is not by the method's option `weighting`, which
+    without such an option is by images; single numbers are averaged by images."""
+
+    by: Literal["images", "clients"] = "images"
+    per: str = ""
+    """A count by which each client's change of the parameters is divided first; not that of the buffers."""
+
+
 Weights = Annotated[Tensor, Kind("weights")]
 """A whole model, (P,)."""
 Individual = Annotated[Tensor, Kind("individual")]
@@ -74,6 +84,12 @@ Features = Annotated[Tensor, Kind("features")]
 """One row for each patient: the kind that clients rarely release."""
 Scalar = Annotated[float, Kind("scalar")]
 Count = Annotated[int, Kind("count")]
+Key = Annotated[Tensor, Kind("key")]
+"""Public keys, names and encrypted shares of secure aggregation, as bytes."""
+Masked = Annotated[Tensor, Kind("masked")]
+"""Numbers under masks: alone they are random, and their sum over the clients is not."""
+PROTOCOL = frozenset({"key", "masked"})
+"""Kinds that say nothing of a client's images."""
 Images = Annotated[Count, Check(images=True)]
 NominalStep = Annotated[Scalar, Check(positive=True, nominal_step=True)]
 
@@ -101,12 +117,18 @@ def checks(message: type) -> dict[str, Check]:
     return _annotations(message)[1]
 
 
+def averages(message: type) -> dict[str, Average]:
+    """Field -> its Average, for the fields that have one."""
+    return _annotations(message)[2]
+
+
 @cache
-def _annotations(message: type) -> tuple[dict[str, str], dict[str, Check]]:
+def _annotations(message: type) -> tuple[dict[str, str], dict[str, Check], dict[str, Average]]:
     # With the module as globals, so that a lambda in an annotation finds the functions of its module.
     hints = get_type_hints(message, vars(sys.modules[message.__module__]), include_extras=True)
     of_kind: dict[str, str] = {}
     of_check: dict[str, Check] = {}
+    of_average: dict[str, Average] = {}
     for name in (f.name for f in fields(message)):
         marks = get_args(hints[name])[1:]
         found = [mark.name for mark in marks if isinstance(mark, Kind)]
@@ -114,10 +136,11 @@ def _annotations(message: type) -> tuple[dict[str, str], dict[str, Check]]:
             raise TypeError(f"{message.__name__}.{name} has no kind, such as Weights or Count: it cannot be sent")
         of_kind[name] = found[0]
         of_check.update((name, mark) for mark in marks if isinstance(mark, Check))
+        of_average.update((name, mark) for mark in marks if isinstance(mark, Average))
     for mark in ("images", "nominal_step", "start"):
         if len(twice := [name for name, check in of_check.items() if getattr(check, mark)]) > 1:
             raise TypeError(f"{message.__name__} has two fields with Check({mark}=True): {', '.join(twice)}")
-    return of_kind, of_check
+    return of_kind, of_check, of_average
 
 
 @dataclass_transform(frozen_default=True)

@@ -50,6 +50,10 @@ class Method(Generic[S]):
     needs_each: ClassVar[str] = "it does not declare that sums over the sources are enough"
     """Why the server must see each source's answer by itself; empty: sums over the sources are enough, as they are by
     default where nothing is asked of the sources, or the rule is an average or a sum."""
+    needs_each_with: ClassVar[dict[str, str]] = {}
+    """Options that, where they are on, need each source's answer by itself, and why."""
+    compares: ClassVar[tuple[str, ...]] = ()
+    """Logged values that compare single sources: with sums alone they say nothing."""
     rule: ClassVar[Rule] = ""
     """What the server does with the sources' models or updates: their average, a weighted sum with the target's, a
     projection of the target's on them; empty: something else."""

@@ -71,7 +71,7 @@ def lines_in(memory: Mapping[str, Tensor], account: Path | None = None) -> list[
     return lines
 
 
-@step("report_privacy_cost", noised=True)
+@step("report_privacy_cost", noised=True, public=True)
 def report_cost(client: Client, ask: Ask) -> Cost:
     """The budget spent; both numbers follow from the settings and the number of patients."""
     if client.noise is None:

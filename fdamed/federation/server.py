@@ -15,7 +15,7 @@ from fdamed.core.rng import Stream, stream
 from fdamed.federation.absences import DroppedOut, Reason
 from fdamed.federation.client import Step, check_release
 from fdamed.federation.messages import sizes
-from fdamed.federation.transport.base import Transport
+from fdamed.federation.transport.base import Summed, Transport
 from fdamed.federation.validation.validator import Validator
 from fdamed.ops.aggregation import cosines
 
@@ -80,6 +80,8 @@ class Server:
         """This round, all rounds, and how many answers of this round could be used."""
         self.notes: dict[str, float | None] = {}
         """The values that were logged in this round, for metrics.jsonl."""
+        self.unlogged: frozenset[str] = frozenset()
+        """Names of values that are not logged."""
         self.layer_notes: list[dict[str, Any]] = []
         self.absences: list[dict[str, Any]] = []
         self.heard: set[str] = set()
@@ -169,15 +171,25 @@ class Server:
                 asked[client] = self._numbered(client, step), questions[client]
             except DroppedOut as absent:
                 missing[client] = absent
-        for client, reply in self.transport.deliver_all(asked, step):
-            try:
-                replies[client] = self._booked(client, step, asked[client][1], reply)
-            except DroppedOut as absent:
-                missing[client] = absent
+        summed = set[str]()
+        try:
+            for client, reply in self.transport.deliver_all(asked, step):
+                try:
+                    replies[client] = self._booked(client, step, asked[client][1], reply)
+                    summed |= {client} if isinstance(reply, Summed) else set()
+                except DroppedOut as absent:
+                    missing[client] = absent
+        finally:
+            self._book_traffic()
         verdict = self.validator.check(self.round, step, questions, replies)
         for client, (reason, why) in verdict.rejected.items():
             self._miss(client, step.name, reason, why)
             missing[client] = DroppedOut(client, why, reason)
+        for client in sorted(summed & set(verdict.rejected)):
+            if verdict.rejected[client].reason is not Reason.NO_IMAGES:  # those have no weight in a sum
+                raise DroppedOut(
+                    "sources", f"their sum has the answer of {client}, which was rejected", Reason.AGGREGATE
+                )
         for client, factor in verdict.clipped.items():
             name = f"clipped/{client}"
             self.notes[name] = min(self.notes.get(name) or 1.0, factor)
@@ -215,11 +227,22 @@ class Server:
         if asked:
             self.touched.add(client)
             self.ledger.note(self.round, SERVER, client, step.name, sizes(msg))
+        if isinstance(reply, Summed):
+            self.ledger.note(self.round, client, SERVER, step.name, reply.sizes)
+            return reply.answer
         if reply is not None:
             self.ledger.note(self.round, client, SERVER, step.name, sizes(reply))
         if isinstance(found, DroppedOut | FdamedError):
             raise found
         return reply
+
+    def _book_traffic(self) -> None:
+        """Count what a transport has exchanged with clients beside the questions and their answers."""
+        for client, to_client, step, by_kind in self.transport.traffic:
+            sender, receiver = (SERVER, client) if to_client else (client, SERVER)
+            self.ledger.note(self.round, sender, receiver, step, by_kind)
+            self.touched.add(client)
+        self.transport.traffic.clear()
 
     def _miss(self, client: str, step: str, reason: Reason, why: str) -> None:
         """Record that a client is missing from a step."""
@@ -242,7 +265,7 @@ class Server:
 
     def log(self, values: Mapping[str, float | None]) -> None:
         """Log values of this round: name -> value, written to metrics.jsonl."""
-        self.notes |= values
+        self.notes |= {name: value for name, value in values.items() if name not in self.unlogged}
 
     def warn(self, text: str) -> None:
         """Show a warning about this round in the log."""

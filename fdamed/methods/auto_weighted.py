@@ -35,7 +35,7 @@ from fdamed.federation.messages import (
 )
 from fdamed.federation.method import Model, OneModel, method, option
 from fdamed.federation.server import Server
-from fdamed.methods._shared.local_training import Moved, compute_update, fit_client
+from fdamed.methods._shared.local_training import Moved, compute_update, fit_client, nominal_step_of
 from fdamed.models.flat import Layout
 from fdamed.ops.aggregation import combine, cosines, inner_products, normalized
 from fdamed.ops.auto_weights import Estimates, estimates, fedda_betas, fedgp_betas
@@ -116,9 +116,8 @@ def compare_steps(client: Client, ask: Directions) -> Compared:
     if len(dots) > 1:
         t = torch.stack(dots).cpu().double().unbind()
         e = estimates(t, torch.stack(squares).cpu().tolist(), mean2, ask.norm * client.recipe.lr)
-    recipe, n = client.recipe, len(client.data)
-    nominal_step = recipe.lr * recipe.epochs * n / recipe.batch
-    return Compared(g=g, n=n, nominal_step=nominal_step, loss=outcome.loss, steps=len(dots), **vars(e))
+    n = len(client.data)
+    return Compared(g=g, n=n, nominal_step=nominal_step_of(client), loss=outcome.loss, steps=len(dots), **vars(e))
 
 
 def _paced(client: Client, pace: float) -> Client:

@@ -12,7 +12,16 @@ from fdamed.methods._shared.local_training import collect_updates, compute_updat
 from fdamed.ops.aggregation import fedda
 
 
-@method("fedda", "FedDA", "FedGP, Definition 3.2", (compute_update,), target_labels=True, rule="sum", theory="fedda")
+@method(
+    "fedda",
+    "FedDA",
+    "FedGP, Definition 3.2",
+    (compute_update,),
+    target_labels=True,
+    rule="sum",
+    needs_each_with={"align": "each source's update is scaled by its own nominal step"},
+    theory="fedda",
+)
 class FedDA(OneModel):
     beta: float = option(0.5, "weight of the source side", low=0.0, high=1.0)
     align: bool = option(False, "scale the source updates to the target's nominal step")

@@ -18,7 +18,7 @@ from torch.nn import functional as F
 
 from fdamed.core.errors import FdamedError
 from fdamed.federation.client import Client, step
-from fdamed.federation.messages import Check, Images, Scalar, Statistic, Weights, message
+from fdamed.federation.messages import Average, Check, Images, Scalar, Statistic, Weights, message
 from fdamed.federation.method import Method, Model, method, option
 from fdamed.federation.server import Server
 from fdamed.methods._shared.adversarial_training import batch_of, features
@@ -60,7 +60,7 @@ class HeadGradient:
     At the optimum of the common head the gradients add up to 0, so honest ones oppose each other.
     """
 
-    g: Annotated[Statistic, Check(shape=head_shape, direction="none")]
+    g: Annotated[Statistic, Check(shape=head_shape, direction="none"), Average(by="images")]
     n: Images
 
 
@@ -131,6 +131,7 @@ def aligned_loss(head: torch.nn.Linear, g: Tensor, weight: float, z: Tensor, y: 
     asks_target=False,
     rule="average",
     work="gradients of the head",
+    compares=("head/variance",),
 )
 class FedIIR(Method[State]):
     weight: float = option(1e-3, "lambda, the weight of the head gradients' distance; 0: FedAvg", low=0.0)

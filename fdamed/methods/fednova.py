@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Annotated
 
 from fdamed.federation.client import Client, step
-from fdamed.federation.messages import Check, Count, Images, Scalar, Weights, message
+from fdamed.federation.messages import Average, Check, Count, Images, Scalar, Weights, message
 from fdamed.federation.method import Model, OneModel, method
 from fdamed.federation.server import Server
 from fdamed.methods._shared.averaging import log_loss
@@ -23,7 +23,7 @@ from fdamed.ops.aggregation import mean
 class Answer:
     """y_k and tau_k."""
 
-    x: Weights
+    x: Annotated[Weights, Average(per="tau")]
     tau: Annotated[Count, Check(positive=True)]
     n: Images
     loss: Scalar

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from fdamed.core.errors import FdamedError
 from fdamed.federation.client import Client, step
-from fdamed.federation.messages import Check, Count, Images, Scalar, Statistic, Weights, message
+from fdamed.federation.messages import Average, Check, Count, Images, Scalar, Statistic, Weights, message
 from fdamed.federation.method import Method, method, option
 from fdamed.federation.server import Server
 from fdamed.methods._shared.averaging import log_loss
@@ -47,7 +47,7 @@ class Answer:
     """y and c_k+ - c_k, never clipped: the client adds all that it sent. c - c_k turns single layers of y apart."""
 
     x: Annotated[Weights, Check(direction="whole")]
-    dc: Annotated[Statistic, Check(shape=lambda _, layout: (layout.trainable,), clip=False)]
+    dc: Annotated[Statistic, Check(shape=lambda _, layout: (layout.trainable,), clip=False), Average(by="clients")]
     n: Images
     loss: Scalar
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -15,13 +15,14 @@ from fdamed.config.base import without_defaults
 from fdamed.config.runs import Run
 from fdamed.config.split import Split
 from fdamed.config.study import Config
+from fdamed.core.environment import keep_memory
 from fdamed.core.errors import FdamedError
 from fdamed.core.files import digest, read_json
 from fdamed.core.parts import TRAINED
 from fdamed.core.rng import stream
 from fdamed.data.loader import load, patients
 from fdamed.evaluation.metrics import scores as scores_of
-from fdamed.federation.client import Client
+from fdamed.federation.client import Client, Step
 from fdamed.federation.method import Method
 from fdamed.federation.privacy_budget import FILE
 from fdamed.federation.questions import Home
@@ -45,6 +46,9 @@ from fdamed.training.input import share_device
 from fdamed.training.local import predict
 from fdamed.training.precision import allow_tf32
 
+if TYPE_CHECKING:
+    from fdamed.federation.secure_sums.certificates import Certificates
+
 Own = Callable[[torch.Tensor], FlatModel | None]
 """The model that predicts after a round that ended with these weights; None: it is not complete yet."""
 Homes = Callable[[str, FlatModel], Home]
@@ -53,6 +57,7 @@ Homes = Callable[[str, FlatModel], Home]
 
 def resident(config: Config, spec: Run | None = None) -> FlatModel:
     """The one model of this process, which all its clients use; with the auxiliary heads that the run `spec` shares."""
+    keep_memory()
     allow_tf32("float32")  # a client's training may allow it
     apart = config.train.transport == "multiprocess"
     share_device(config.train.jobs_per_gpu * (1 + len(config.split.clients) if apart else 1))
@@ -74,12 +79,13 @@ def build_client(
     stream_seed: int | None = None,
     account: Path | None = None,
     answers: Answers | None = None,
+    certificates: Certificates | None = None,
 ) -> Client:
     """Build one client from its own folder: a source with all its labels, or the target with few, none or all.
 
     `seed` decides which images are labeled, `stream_seed` the random numbers of a phase that has its own.
     `account`: the file in which a source records the cost of secure noise. `answers`: what is the same for all clients
-    that remember answers.
+    that remember answers. `certificates`: what a hospital on a network signs its keys with.
     """
     folder = Places.of(config).client(client)
     needed(folder / "order.parquet", "cache")
@@ -112,6 +118,8 @@ def build_client(
         precision=train.precision,
         smallest_batch=config.smallest_batch,
         minimum=config.minimum,
+        sums_only=config.privacy.secure_aggregation,
+        certificates=certificates,
         noise=noise,
         account=account if noise and noise.secure else None,
         answers=answers.at(folder / "answers") if answers else None,
@@ -164,7 +172,7 @@ def build_server(
     kind = type(method)
     labels, every, train = kind.target_labels, kind.every_target_label, config.train_of(spec)
     client = partial(build_client, config, spec, target=target, seed=seed, labels=labels, every=every, stream_seed=own)
-    client = partial(client, answers=remembered(config, spec, method, threads))
+    client = partial(client, answers=remembered(config, spec, method.steps, threads))
     reach: Transport
     if wire:
         release = {p: frozenset(fact_of(config, p, "release")) for p in config.split.clients}
@@ -173,20 +181,25 @@ def build_server(
         reach = transport(config, kind.name, model, threads, client, aside, homes=homes)
     if train.faults:
         reach = Faulty(reach, train.faults, target, own)
+    if config.privacy.secure_aggregation:
+        from fdamed.federation.secure_sums.transport import SecureSums
+
+        reach = SecureSums(reach, target, getattr(method, "weighting", "samples"))
     server = Server(reach, target, kind.name, train.validation, train.quorum)
+    server.unlogged = frozenset(kind.compares if config.privacy.secure_aggregation else ())
     declare(config, server)
     server.invite(train.participation, own)
     return server
 
 
-def remembered(config: Config, spec: Run, method: Method[Any], threads: int) -> Answers | None:
-    """How the clients of a run remember answers, each below its own folder; under noise none does."""
+def remembered(config: Config, spec: Run, steps: Iterable[Step], threads: int) -> Answers | None:
+    """How the clients of a run remember answers to these steps, each below its own folder; under noise none does."""
     if not config.answers_mb or config.differential_of(spec):
         return None
     precision = config.train_of(spec).precision
     decides = [without_defaults(config.model), machine(config, threads, precision), np.__version__]
     limit = config.answers_mb * 10**6 // len(config.split.clients)
-    return Answers(Path(), limit, digest(decides), {step.name: step_code(step) for step in method.steps})
+    return Answers(Path(), limit, digest(decides), {step.name: step_code(step) for step in steps})
 
 
 def declare(config: Config, server: Server) -> None:

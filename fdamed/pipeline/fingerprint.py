@@ -42,7 +42,8 @@ def fingerprint(run: StudyRun, threads: int) -> dict[str, Any]:
     """What must be the same when a run resumes from a checkpoint."""
     config, spec, places = run.config, run.spec, run.places
     wanted = config.differential_of(spec)
-    private = {"differential": without_defaults(wanted)} if wanted else {}
+    private: dict[str, Any] = {"differential": without_defaults(wanted)} if wanted else {}
+    private |= {"secure_aggregation": True} if config.privacy.secure_aggregation else {}
     data = {p: fact_of(config, p, "data") for p in sorted(config.split.clients)}
     return {
         "settings": digest_sections(config.model, config.train, spec),

@@ -7,7 +7,7 @@ random numbers, auxiliary heads and privacy account. A second phase has its own;
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -160,7 +160,7 @@ def _one(job: Job, phase: Phase, theta: Tensor, earlier: Record, warmup: Outcome
             kept,
             phase.train.evaluate_every,
             phase.train.patience,
-            log_costs if config.differential_of(phase.spec) else log_auxiliary_loss if phase.spec.auxiliary else None,
+            _after(config, phase.spec),
             done - shift,
         )
         if method.keeps:
@@ -171,6 +171,13 @@ def _one(job: Job, phase: Phase, theta: Tensor, earlier: Record, warmup: Outcome
     finally:
         server.close()
     return Outcome(final, record, costs, carried, frozenset(kept.behind))
+
+
+def _after(config: Config, spec: Run) -> Callable[[Server], None] | None:
+    """What is asked and logged after each round; under secure aggregation not the loss of each source's heads."""
+    if config.differential_of(spec):
+        return log_costs
+    return log_auxiliary_loss if spec.auxiliary and not config.privacy.secure_aggregation else None
 
 
 def home(job: Job, phase: Phase, client: str, model: FlatModel) -> Home:

@@ -11,8 +11,9 @@ from torch import Tensor
 
 from fdamed.config.study import Config
 from fdamed.core.errors import FdamedError
-from fdamed.core.files import write_json
+from fdamed.core.files import read_json, write_json
 from fdamed.core.rng import stream
+from fdamed.data.loader import load
 from fdamed.evaluation.bootstrap import bootstrap
 from fdamed.evaluation.metrics import scores
 from fdamed.federation.storage.client_state import read_state
@@ -20,6 +21,7 @@ from fdamed.models.flat import FlatModel, vector_from
 from fdamed.pipeline.hospitals.homes import whole_model
 from fdamed.pipeline.paths import Places, foreign_weights, needed, tensors_in, weights_in, write_rows
 from fdamed.pipeline.selection import StudyRun, all_runs
+from fdamed.training.local import predict
 
 REPLICATES = 2000
 """Bootstrap samples behind an interval over patients: its ends are then certain to about 5 % of its width."""
@@ -64,6 +66,14 @@ def trained_model(run: StudyRun, client: str, model: FlatModel) -> FlatModel:
     except (KeyError, ValueError):
         pass
     raise foreign_weights(run.folder / "theta.safetensors", "federate")
+
+
+def score(run: StudyRun, client: str, model: FlatModel) -> None:
+    """Predict the client's test images and write its scores."""
+    noise = run.config.noise_of(run.spec) if client == run.target else 0.0
+    data = load(run.places.client(client), parts=("test",), noise=noise)
+    p = predict(trained_model(run, client, model), data, rng=stream(run.seed, client, "test", "noise"))
+    write_scores(run, client, read_json(run.folder / "run.json")["title"], data.y, p)
 
 
 def write_scores(run: StudyRun, client: str, title: str, y: NDArray[Any], p: NDArray[Any]) -> dict[str, Any]:

@@ -175,7 +175,7 @@ def analysis_files(config: Config) -> dict[str, list[Path]]:
     root, trained = Places.of(config).root, bool(federated_runs(config))
     patients = not isinstance(config.data, Benchmark)  # public sets have none whose membership could be inferred
     folders = {
-        "advise": ("advice", config.split.targets if config.advise else ()),
+        "advise": ("advice", config.split.targets if config.advise and config.train.transport != "network" else ()),
         "audit": ("audit", config.split.targets),
         "attributes": ("attributes", config.split.targets if config.audit.attributes and trained else ()),
         "membership": ("membership", config.split.clients if config.audit.membership and trained and patients else ()),

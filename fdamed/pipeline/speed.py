@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import resource
 import statistics
 import sys
@@ -16,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
-from fdamed.config.policy_checks import most_images, training_images
+from fdamed.config.policy_checks import Images, most_images, training_images
 from fdamed.config.runs import WARMUP
 from fdamed.config.study import Config
 from fdamed.core.files import read_json
@@ -29,7 +30,7 @@ from fdamed.training.input import as_input
 from fdamed.training.local import fit
 from fdamed.training.precision import allow_tf32, autocast
 
-BATCHES, TURNS = 3, 3
+BATCHES, TURNS, FEW = 3, 3, 8
 OVERHEAD, WORKSPACE = 600e6, 0.2
 """Bytes of a CUDA context with cuDNN, and what convolutions borrow as a share of the activations: rules of thumb."""
 
@@ -110,15 +111,28 @@ def _peak_mb(device: torch.device) -> int:
     return int(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit // 10**6)
 
 
-def images_to_train(config: Config, known: Any) -> int:
-    """Images that all runs train on, repeated ones counted; an upper bound before the split is made.
+def seconds_per_image(config: Config) -> float:
+    """CPU seconds of a training step for each image of a small batch: a rough guide, also on a busy machine."""
+    images = as_input(torch.from_numpy(images_of(config, FEW).images))
+    network, taken = build(config.model).train(), math.inf
+    for _ in range(3):  # the first also sets up libraries
+        begin = time.process_time()
+        network(images).sum().backward()
+        taken = min(taken, time.process_time() - begin)
+        if taken > 1:
+            break
+    return taken / FEW
+
+
+def images_to_train(config: Config, known: Any, sizes: Images | None = None) -> int:
+    """Images that all runs train on, repeated ones counted; without `sizes`, an upper bound before the split is made.
 
     Without what methods compute beside local training, and as if no answer were remembered.
     """
     cohort = Places.of(config).root / "cohort.json"
-    sizes = most_images(config)
-    if cohort.is_file():
+    if sizes is None and cohort.is_file():
         sizes = {client: entry["images"] for client, entry in read_json(cohort)["clients"].items()}
+    sizes = most_images(config) if sizes is None else sizes
     total = 0
     for run in config.expanded_runs().values():
         for name, phase in config.phases(run).items():
@@ -128,7 +142,7 @@ def images_to_train(config: Config, known: Any) -> int:
             rounds = config.train_of(phase).rounds * entry["length"]
             for target in config.split.targets:
                 asked = training_images(phase, config, entry, target, sizes)
-                total += rounds * sum(recipe.epochs * n for _, recipe, n in asked)
+                total += rounds * sum(recipe.images_seen(n) for _, recipe, n in asked)
     return total * len(config.seeds)
 
 

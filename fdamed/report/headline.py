@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from fdamed.core.disclosure import SUPPRESSED
 from fdamed.evaluation.comparison import power
 from fdamed.evaluation.intervals import counted, ends, interval, listed, p_value, signed
 from fdamed.evaluation.run_tables import ALL_TARGETS
@@ -53,6 +54,15 @@ def _rough(number: int, word: str) -> str:
     return counted(int(float(f"{number:.2g}")), word)
 
 
+def score(facts: Facts, row: Row) -> str:
+    """`0.643 (95% interval over patients and seeds 0.45 to 0.84)`; without an audit, over seeds alone."""
+    found, seeds = facts.estimate(row), row.scores[facts.main]
+    if found:
+        low, high = max(0.0, found["low"]), min(1.0, found["high"])
+        return f"{found['value']:.3f} (95% interval over patients and seeds {low:.2f} to {high:.2f})"
+    return f"{interval(seeds)}{' over seeds' if seeds.half is not None else ''}"
+
+
 def names(rows: Iterable[Row]) -> str:
     return listed([row.run for row in rows])
 
@@ -63,7 +73,9 @@ WORDS: dict[str, Callable[[Facts], str]] = {
     "why": lambda f: next((row.why[f.main] for row in f.view.ranked if row.why.get(f.main)), "not run"),
     "best": lambda f: f.best.run,
     "second": lambda f: f.second.run,
-    "score": lambda f: interval(f.best.scores[f.main]),
+    "score": lambda f: score(f, f.best),
+    "guesses": lambda f: names(f.guesses),
+    "clients": lambda f: "*" if f.view.name == ALL_TARGETS else f.view.name,
     "sample": _sample,
     "targets": lambda f: counted(len(f.elsewhere), "target"),
     "others": lambda f: names(row for row in f.leaders if row is not f.best),
@@ -126,6 +138,14 @@ RULES = (
         "No method can be compared: no run has an {metric} {place} ({why}).",
     ),
     Rule(
+        "remedy",
+        "suppressed",
+        lambda f: not f.rivals and WORDS["why"](f).startswith(SUPPRESSED),
+        "Every score is in clients/{clients}/scores/, which stays at the hospital. To have them here: more test images "
+        "of the target (split.test; the study is trained again) or, if the images are public, `privacy: public` "
+        "(nothing is trained again).",
+    ),
+    Rule(
         "heading",
         "only_run",
         lambda f: len(f.rivals) == 1,
@@ -178,6 +198,18 @@ RULES = (
         "The highest {metric} is {score}. Significantly below it, on the same patients: {behind}.",
     ),
     Rule("evidence", "highest", lambda f: len(f.rivals) > 1, "The highest mean {metric} is that of {best}: {score}."),
+    Rule(
+        "chance",
+        "all_guess",
+        lambda f: f.rivals and len(f.guesses) == len(f.known),
+        "No run can be distinguished from guessing: every interval over patients and seeds reaches an {metric} of 0.5.",
+    ),
+    Rule(
+        "chance",
+        "some_guess",
+        lambda f: f.guesses,
+        "Not distinguished from guessing, an {metric} of 0.5, on these patients and seeds: {guesses}.",
+    ),
     Rule(
         "compared",
         "some_untested",

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fdamed.evaluation.intervals import counted, interval, megabytes
+from fdamed.evaluation.intervals import counted, listed, megabytes
 from fdamed.report.audit import visible
-from fdamed.report.headline import chosen, difference, names, short
+from fdamed.report.headline import chosen, difference, names, score, short
 from fdamed.report.headline_facts import Facts
 from fdamed.report.study import METRICS, Row
 
@@ -30,17 +30,12 @@ def cards(facts: Facts) -> list[Card]:
     if facts.lead:
         out.append(_lead("Highest over second", facts, best, facts.second))
     if short(facts):
-        out.append(
-            Card("Smallest visible difference", f"{visible(facts.smallest)} points", f"in {name}, with 80% power")
-        )
+        note = f"in {name} between {best.run} and {facts.second.run}, with 80% power; other pairs have their own"
+        out.append(Card("Smallest visible difference", f"{visible(facts.smallest)} points", note))
     if facts.pair(facts.helper, facts.alone) and facts.helper and facts.alone:
         out.append(_lead("With other hospitals", facts, facts.helper, facts.alone))
     if facts.ceiling is not None:
-        gap = facts.ceiling.height(facts.main) - best.height(facts.main)
-        note = f"in {name} from {best.run} to {facts.ceiling.run}, which trains on all of the target’s labels"
-        out.append(
-            Card("Gap to the upper bound", f"{gap:.3f}" if gap > 0 else "none", note, "" if gap > 0 else "doubt")
-        )
+        out.append(_ceiling(facts, facts.ceiling))
     sent = sorted(
         {megabytes(row.mb): row.mb for row in facts.leaders if row.mb is not None}.items(), key=lambda e: e[1]
     )
@@ -53,18 +48,28 @@ def cards(facts: Facts) -> list[Card]:
 
 def _first(facts: Facts) -> Card:
     name, best, rule = METRICS[facts.main], facts.best, chosen(facts)[0].name
-    score = f"{name} {interval(best.scores[facts.main])}, {counted(best.scores[facts.main].n, 'seed')}"
+    found = f"{name} {score(facts, best)}, {counted(best.scores[facts.main].n, 'seed')}"
     if rule in ("winner", "best_everywhere"):
-        return Card("Best method", best.run, score, "good")
+        return Card("Best method", best.run, found, "good")
     if rule == "best_model":
-        return Card("Best model", best.run, f"{score}: the model, not yet the method")
+        return Card("Best model", best.run, f"{found}: the model, not yet the method")
     if rule == "leaders":
         few = len(facts.leaders) <= 3
         value = names(facts.leaders) if few else counted(len(facts.leaders), "run")
         return Card("Leaders", value, "not distinguished from the highest score on the same patients", "doubt")
     if rule == "only_run":
-        return Card("Only method", best.run, score)
+        return Card("Only method", best.run, found)
     return Card("Best method", "none", f"no lead is significant; highest mean {name}: {best.run}", "doubt")
+
+
+def _ceiling(facts: Facts, top: Row) -> Card:
+    name, best = METRICS[facts.main], facts.best
+    if facts.over_ceiling:
+        note = f"{top.run} trains on all of the target’s labels and is below {listed(facts.over_ceiling)}"
+        return Card("Upper bound", "none here", note, "doubt")
+    gap = top.height(facts.main) - best.height(facts.main)
+    note = f"in {name} from {best.run} to {top.run}, which trains on all of the target’s labels"
+    return Card("Gap to the upper bound", f"{gap:.3f}", note)
 
 
 def _lead(label: str, facts: Facts, first: Row, second: Row) -> Card:

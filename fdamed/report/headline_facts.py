@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import Any
 
 from fdamed.evaluation.comparison import power
+from fdamed.evaluation.metrics import GUESS
 from fdamed.evaluation.run_tables import ALL_TARGETS
 from fdamed.report.audit import Audit, oriented, pairwise
 from fdamed.report.study import Row, Study, View
@@ -135,6 +136,17 @@ class Facts:
         by_name = {row.run: row for row in self.rivals}
         both = [(row, by_name[row.control]) for row in self.rivals if row.control in by_name]
         return [f"{row.run} ({control.run})" for row, control in both if not self.above(row, control)]
+
+    def estimate(self, row: Row) -> Mapping[str, Any] | None:
+        """The main score of a run with its interval over patients and seeds; None if it was not audited."""
+        found = (self.audit or {}).get("scores", {}).get(self.main, {}).get(row.run)
+        return found if found and found.get("low") is not None else None
+
+    @cached_property
+    def guesses(self) -> list[Row]:
+        """The runs whose AUC cannot be distinguished from guessing."""
+        found = [(row, self.estimate(row)) for row in self.known if self.main == "auc"]
+        return [row for row, score in found if score and score["low"] <= GUESS]
 
     @cached_property
     def over_ceiling(self) -> list[str]:

@@ -36,7 +36,10 @@ def write(study: Study, folder: Path) -> None:
 
     shown: list[dict[str, Any]] = []
     for name, section in found().items():
+        lines = study.withheld.get(name, ())
         if not section.needs(study):
+            if lines:
+                shown.append({"name": name, "title": section.title, "body": "", "reason": "; ".join(lines)})
             continue
         for file, table in section.tables(study).items():
             if not table.empty or section.needs is always:
@@ -49,7 +52,7 @@ def write(study: Study, folder: Path) -> None:
         for file, plot in plots.items():
             write_text(file_of("figures", f"{file}.svg"), standalone(plot))
         html = environment.get_template(f"{name}.html").render(study=study, plots=plots, **section.context(study))
-        shown.append({"name": name, "title": section.title, "body": Markup(html), "reason": ""})  # noqa: S704 - rendered with autoescape
+        shown.append({"name": name, "title": section.title, "body": Markup(html), "reason": "", "lines": lines})  # noqa: S704 - rendered with autoescape
     script = (HERE / "script.js").read_text(encoding="utf-8")
     style = stylesheet() + (HERE / "style.css").read_text(encoding="utf-8")
     first = facts_of(study, study.views[0])

@@ -57,6 +57,8 @@ class Row:
     control: str = ""
     """The run that is its control, if the study has one."""
     is_control: bool = False
+    seeds: int = 0
+    """Trained seeds, with or without a score that may be shown."""
     whole_step: bool = True
     """Whether the target's update is taken as a whole."""
 
@@ -68,6 +70,11 @@ class Row:
     def alone(self) -> bool:
         """Whether the target trains alone, on its few labels."""
         return catalog().get(self.method, {}).get("theory") == "target_only"
+
+    @property
+    def scored(self) -> bool:
+        """Whether any score may be shown."""
+        return any(score.mean is not None for score in self.scores.values())
 
     def height(self, metric: str) -> float:
         """What rows are ordered by; a run without a score comes last."""
@@ -109,6 +116,8 @@ class Study:
     """Target -> its audit, with the attribute inference in it."""
     membership: Sequence[Json]
     """The membership inference of each client."""
+    withheld: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """Section -> what is missing in it and why, where hospitals elsewhere have answered."""
     candidates: Mapping[str, Sequence[Record]] = field(default_factory=dict)
     """Tuned run -> its candidates at every target and seed, which have no test score."""
 
@@ -212,6 +221,10 @@ class Study:
         undefined = here[here["why"] != ""].set_index(["target", "run", "metric"])["why"].to_dict()
         sent = self.traffic.set_index(["target", "run"])["mb_out"].to_dict()
         sent |= {(ALL_TARGETS, run): mb for run, mb in self.traffic.groupby("run")["mb_out"].mean().items()}
+        trained: dict[tuple[str, str], set[int]] = {}
+        for record in self.records:
+            for place in (record.target, ALL_TARGETS):
+                trained.setdefault((place, record.run), set()).add(record.seed)
         controlled = controls(self.runs)
         noted = remarks(self.absences, self.records)
         out: list[View] = []
@@ -230,6 +243,7 @@ class Study:
                     remark=noted.get((target, run), ""),
                     control=controlled.get(run, ""),
                     is_control=is_control(self.runs[run]),
+                    seeds=len(trained.get((target, run), ())),
                     whole_step=float(self.runs[run].options.get("server_step", 1.0)) == 1.0,
                 )
                 for run, method in self.methods.items()
@@ -272,6 +286,7 @@ def read_study(config: Config) -> Study:
             t: audit | {"attributes": _optional(folder / "attributes" / f"{t}.json")} for t, audit in audits.items()
         },
         membership=[found for found in members if found] if config.audit.membership else [],
+        withheld=_optional(folder / "withheld.json") or {},
         candidates={run: run_record.study(folder / "runs", of, config.smallest_cell)[0] for run, of in tuned.items()},
     )
 

@@ -8,9 +8,8 @@ in a run, but for this one number.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -24,10 +23,11 @@ from fdamed.data.loader import Labeled
 from fdamed.data.splitting.folds import folds_of
 from fdamed.federation.absences import DroppedOut
 from fdamed.federation.client import TRAINED, Step
-from fdamed.federation.messages import encode, marked
+from fdamed.federation.messages import marked
 from fdamed.federation.method import Method, Model
 from fdamed.federation.runner import healthy
 from fdamed.federation.server import Server
+from fdamed.federation.storage.answers import digest_of
 from fdamed.federation.transport.base import Transport, Wrapper
 from fdamed.theory.survey_client import HeldOut, measure_held_out
 
@@ -105,7 +105,7 @@ class TrialServer(Server):
         return out
 
     def _key(self, client: str, step: Step, msg: Any) -> str:
-        return f"{client} {self.round} {step.name} {hashlib.blake2b(encode(msg)).hexdigest()}"
+        return f"{client} {self.round} {step.name} {[digest_of(getattr(msg, f.name)) for f in fields(msg)]}"
 
     def _counted(self, client: str, step: Step, reply: Any) -> Any:
         passes = self._epochs.get(client, 1) if step.released_kinds & TRAINED else 1

@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.func import functional_call, grad_and_value, vmap
 from torch.nn import functional as F
 
-from fdamed.config.privacy import local_steps
+from fdamed.config.privacy import epoch_steps
 from fdamed.core.errors import FdamedError
 from fdamed.core.rng import Stream
 from fdamed.models.flat import FlatModel, sent, view_of, wide
@@ -68,7 +68,7 @@ class Mechanism:
     def batches(self, batch: int, rng: Stream) -> Iterator[Tensor]:
         """Rows of each step of one epoch, as many steps as without privacy; some may be empty."""
         rows, starts, counts = self._places
-        for number in range(local_steps(len(rows), batch, 1)):
+        for number in range(epoch_steps(len(rows), batch)):
             size = 2 * len(counts)
             u = secret_uniform(size) if self.secure else rng.child("patients", number).numpy.random(size)
             drawn = np.flatnonzero(u[: len(counts)] < self.probability(batch))

@@ -111,9 +111,8 @@ def fit(
     head_optimizer = Optimizer(heads, recipe) if heads else None
     model.module.train(len(data) > 1)  # a single image has no spread: it trains with running statistics
     total, steps = torch.zeros((), device=device), 0
-    for epoch in range(recipe.epochs):
-        order = rng.child("order", epoch)
-        drawn = private.batches(recipe.batch, order) if private else batches(len(data), recipe.batch, order)
+    for epoch, plain in epochs(len(data), recipe, rng):
+        drawn = private.batches(recipe.batch, rng.child("order", epoch)) if private else plain
         for number, (rows, pixels) in enumerate(feed(images, drawn, device)):
             x = varied(pixels, rows, rng, epoch, number, augment=recipe.augment, noise=data.noise)
             y = labels.index_select(0, rows)
@@ -166,6 +165,15 @@ def local_loss(
     if auxiliary:
         value = value + auxiliary.loss(f, side)
     return value
+
+
+def epochs(n: int, recipe: Recipe, rng: Stream) -> Iterator[tuple[int, Iterator[Tensor]]]:
+    """Each epoch of a round with the rows of its batches; no batch after `recipe.steps` of them."""
+    left = recipe.steps
+    for epoch in range(recipe.epochs):
+        rows = list(batches(n, recipe.batch, rng.child("order", epoch)))[:left]
+        yield epoch, iter(rows)
+        left = None if left is None else left - len(rows)
 
 
 def batches(n: int, size: int, rng: Stream) -> Iterator[Tensor]:

@@ -25,7 +25,8 @@ from fdamed.federation.absences import DroppedOut, Reason
 from fdamed.federation.messages import pack, unpack
 from fdamed.federation.transport.wire import Wire, reply_body
 from fdamed.pipeline.hospitals.facts import write_told
-from fdamed.pipeline.hospitals.resident import RELEASED, Hospital
+from fdamed.pipeline.hospitals.report_questions import RELEASED
+from fdamed.pipeline.hospitals.resident import Hospital
 from fdamed.pipeline.paths import Places
 from fdamed.pipeline.selection import StudyRun
 from tests.support.networks import every_run
@@ -86,10 +87,13 @@ class Direct(Wire):
         assert self.hospitals, "the wire stays open for the next phase"
 
 
-def apart(together: Config, folder: Path, **site: Any) -> tuple[Config, dict[str, Hospital]]:
+def apart(
+    together: Config, folder: Path, settings: dict[str, Any] | None = None, **site: Any
+) -> tuple[Config, dict[str, Hospital]]:
     """The lead's configuration, and hospitals that each have a folder with their own files alone."""
     train = {**raw(folder)["train"], "transport": "network"}
-    lead = parse(raw(folder / "lead", train=train, network={"host": "localhost"}), "lead")
+    changes = {"train": train, "network": {"host": "localhost"}} | (settings or {})
+    lead = parse(raw(folder / "lead", **changes), "lead")
     hospitals = {}
     for name in HOSPITALS:
         own = folder / name / "apart" / "clients" / name
@@ -109,10 +113,12 @@ def apart(together: Config, folder: Path, **site: Any) -> tuple[Config, dict[str
     return lead, hospitals
 
 
-def greeted(lead: Config, wire: Wire) -> None:
+def greeted(lead: Config, wire: Wire) -> dict[str, dict[str, Any]]:
     request = pack({"study": study_digest(lead), "question": "hello"}, b"")
     replies = wire.exchange(dict.fromkeys(HOSPITALS, request))
-    write_told(lead, {name: unpack(reply)[0] for name, reply in replies.items()})
+    told = {name: unpack(reply)[0] for name, reply in replies.items()}
+    write_told(lead, told)
+    return told
 
 
 def files(config: Config, run: str) -> dict[str, bytes]:

@@ -10,6 +10,7 @@ import torch
 
 import fdamed.classical.messages
 import fdamed.federation.privacy_budget
+import fdamed.federation.secure_sums.client_steps
 import fdamed.methods
 import fdamed.theory.survey_client  # noqa: F401
 from fdamed.federation.client import STEPS as DEFINED

@@ -23,7 +23,7 @@ from tests.unit.test_cache import SIZE, cached, make, manifest, new_image
 
 WORDS = """
 7 2 3 -2 9 10 99 0.5 1.5 -0.5 0.99 1.01 2.0 -1.5 1e1 1e-1 1_0 0x1 0b1 +-1 --1 nan NaN inf -inf Infinity none None
-NULL null N/A true false True yes no positive negative pos neg x abc ? - . , 1,0 1.0.0 １ ١
+NULL null N/A true false True yes no positive negative pos neg x abc ? - . , 1,5 1.0.0 １ ١
 """
 
 

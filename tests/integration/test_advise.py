@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import shutil
 from contextlib import redirect_stderr
 from pathlib import Path
 
@@ -12,10 +13,11 @@ import pandas as pd
 import pytest
 
 from benchmarks import fedgp_figure2
-from fdamed.cli.commands.advise import too_small
 from fdamed.cli.main import main
 from fdamed.config.loader import parse
+from fdamed.core.files import read_lines
 from fdamed.core.rng import stream
+from fdamed.pipeline.trial_labels import too_small
 
 SIDE = 32
 CLIENTS = {"twin": "a", "opposite": "b", "target": "c"}
@@ -142,6 +144,19 @@ def test_a_cell_whose_folds_are_small_is_skipped_with_the_reason(study: Path, tm
     assert advice["skipped"] == [{"labeled": 20, "noise": 0.0, "why": why}]
 
 
+def test_folds_that_are_all_too_small_are_an_error_before_any_training(study: Path, tmp_path: Path, capfd) -> None:
+    content = json.loads((study / "config.json").read_text())
+    content["privacy"]["smallest_images"] = 12
+    (tmp_path / "config.json").write_text(json.dumps(content))
+    advice = study / "results" / "small" / "advice"
+    before = sorted((p, p.stat().st_mtime_ns) for p in advice.glob("*"))
+    assert main(["advise", "--config", str(tmp_path / "config.json")]) == 2
+    said = capfd.readouterr().err
+    assert "a fold has fewer than 12 images (privacy.smallest_images)" in said
+    assert "At least 60 labeled images are needed (split.labeled, now 48)" in said
+    assert sorted((p, p.stat().st_mtime_ns) for p in advice.glob("*")) == before
+
+
 def test_folds_of_whole_patients_can_be_below_the_minimum_where_the_labels_alone_are_enough(study: Path) -> None:
     """25 images, folds of 5 on average; one patient has 9 of them, the other 16 one each: a fold of 3."""
     config = json.loads((study / "config.json").read_text()) | {"runs": {"fedavg": {}}}
@@ -168,6 +183,31 @@ def test_the_advice_is_the_same_with_one_process_a_hospital(study: Path, tmp_pat
         found.append((study / "results" / "two" / "advice" / "target.json").read_bytes())
     assert found[0] == found[1]
     assert [row["run"] for row in json.loads(found[0])["cells"][0]["ranking"]] != []
+
+
+def test_what_advice_asks_of_sources_is_remembered_for_the_runs_and_changes_nothing(
+    study: Path, tmp_path: Path
+) -> None:
+    raw = json.loads((study / "config.json").read_text())
+    root, found = study / "results" / "small", []
+    raw |= {"study": "remembering", "results": str(tmp_path), "runs": {"fedavg": {}, "gp": {"warmup": 1}}}
+    raw["train"]["rounds"] = 3
+    for name in ("clients", "init"):
+        shutil.copytree(root / name, tmp_path / "remembering" / name, ignore=shutil.ignore_patterns("answers"))
+    cohort = json.loads((root / "cohort.json").read_text()) | {"hash": ""}
+    (tmp_path / "remembering" / "cohort.json").write_text(json.dumps(cohort))
+    (tmp_path / "remembering" / "leakage.json").write_text("{}")
+    for limit in (0, 100):
+        (tmp_path / "config.json").write_text(json.dumps(raw | {"answers_mb": limit}))
+        assert main(["advise", "--config", str(tmp_path / "config.json")]) == 0
+        found.append([(tmp_path / "remembering/advice" / f"target.{e}").read_bytes() for e in ("json", "ledger.jsonl")])
+    assert found[0] == found[1]
+    folders = {p.parent.name for p in (tmp_path / "remembering").rglob("answers")}
+    assert folders == {"twin", "opposite"}, "no run asks the target without a fold"
+    words = ["--config", str(tmp_path / "config.json"), "--run", "fedavg", "--target", "target", "--seed", "0"]
+    assert main(["federate", *words]) == 0
+    timing = read_lines(tmp_path / "remembering/runs/fedavg/target/0/timing.jsonl")
+    assert [line.get("remembered", 0) for line in timing] == [2, 2, 0], "the warm-up's round, and the trial's"
 
 
 def test_an_unknown_target_is_refused_by_name(study: Path, capfd) -> None:

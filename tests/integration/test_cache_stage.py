@@ -96,6 +96,6 @@ def test_mistakes_of_the_user_are_three_lines_and_exit_code_2(study: Path, capfd
     assert command(study, client="C") == 2
     assert "Choose one of: A, B" in capfd.readouterr().err
     assert command(study, client="B") == 2
-    assert "Run `fdamed split` first" in capfd.readouterr().err
+    assert "Run `fdamed split --config " in capfd.readouterr().err
     assert command(study, "--workers", "0") == 2
     assert "at least 1" in capfd.readouterr().err

@@ -246,6 +246,6 @@ def test_a_row_that_cannot_be_is_refused_before_anything_starts(tmp_path: Path, 
 
 def test_each_stage_sends_the_user_to_the_right_command(study: Path, capsys) -> None:
     assert stage("federate", study, "--run", "tca", "--target", "target") == 2
-    assert "`fdamed fit-classical`" in capsys.readouterr().err
+    assert "`fdamed fit-classical --config " in capsys.readouterr().err
     assert stage("fit-classical", study, "--run", "fedavg", "--target", "target") == 2
-    assert "`fdamed federate`" in capsys.readouterr().err
+    assert "`fdamed federate --config " in capsys.readouterr().err

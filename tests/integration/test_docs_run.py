@@ -27,6 +27,7 @@ APART = "needs hospitals; tests/network runs it on loopback (`make test-network`
 NETWORK = "installs from the network; a test below checks that the extra exists"
 NO_TOOL = "needs a tool and the network; tests/unit/test_front_door.py checks the files that it names"
 NO_DATA = "needs the released images; the tests have six synthetic ones in this layout, too few for a study"
+NO_SETS = "needs CIFAR-10 and SVHN; tests/integration/test_shipped_configs.py trains each run on small images"
 NOT_RUN = {
     "pytest tests/contract tests/unit -k fedavgm": "tests the method that the reader has written",
     "pytest tests/contract tests/unit": "minutes, and most of `make test`",
@@ -35,11 +36,14 @@ NOT_RUN = {
     "snakemake --cores 8 --configfile config/padchest.yaml": NO_DATA,
     "fdamed doctor --config config/vindr.yaml": NO_DATA,
     "snakemake --cores 8 --configfile config/vindr.yaml": NO_DATA,
+    "snakemake --cores 2 --configfile config/papers/fedgtst/svhn.yaml": NO_SETS,
+    "snakemake --cores 2 --configfile config/papers/fedgtst/svhn.yaml --config variant=clients_100": NO_SETS,
+    "snakemake --cores 2 --configfile config/papers/fedgtst/participation.yaml": NO_SETS,
     "fdamed watch -- --workflow-profile profiles/slurm --configfile config/chexpert.yaml": IN_CI,
     "fdamed watch --recover -- --workflow-profile profiles/slurm --configfile config/chexpert.yaml": IN_CI,
     "fdamed watch --recover": IN_CI,
     "fdamed doctor --cluster --config config/chexpert.yaml": IN_CI,
-    "fdamed doctor --config config/mimic.yaml --cluster --json": IN_CI,
+    "fdamed doctor --config config/config.yaml --cluster --json": IN_CI,
     ".ci/slurm short": "installs SLURM and starts it; a job of its own in CI",
     "make test-slurm": "installs SLURM and starts it; minutes",
     "make test-docs": "is this file and would run itself",
@@ -66,12 +70,23 @@ NOT_RUN = {
     "fdamed join --invitation invitations/north --digest 0123456789ab --data own.yaml --out site.yaml": APART,
     "fdamed serve --site site.yaml": APART,
     "fdamed lead --study study.yaml --kits kits": APART,
+    "snakemake --cores 2 --configfile study.yaml": APART,
+    "snakemake --config transport=network": APART,
 }
 """Command -> the reason why it is not run here."""
-SERVERS = {"make mlflow": "http://127.0.0.1:5000/health"}
+SERVERS = {
+    "make mlflow": "http://127.0.0.1:5000/health",
+    "fdamed mlflow": "http://127.0.0.1:5000/health",
+    "fdamed mlflow --config config/config.yaml --port 5001": "http://127.0.0.1:5001/health",
+}
 """Commands that do not end; they run until the address answers."""
 FEW = "--side 32 --images 32 --repeats 1"
 SHORTER = {
+    "fdamed bench --config config/config.yaml": "--seconds 2",
+    "fdamed bench --config config/chexpert.yaml --seconds 20 --json": "--seconds 2",
+    "python -m benchmarks.fedgtst_figure2": "--rounds 2",
+    "python -m benchmarks.input": "--batches 2",
+    "python -m benchmarks.phantom": "--patients 80 --size 64",
     "python -m benchmarks.methods --only fedprox scaffold fedsr --repeats 9 --sgd": FEW,
     "python -m benchmarks.methods --full --sgd": FEW,
     "python -m benchmarks.transfer": FEW,
@@ -85,7 +100,7 @@ SELECTED = {
     "pytest -m faults": "tests/faults/test_not_finite.py",
 }
 """Commands that run tests -> the tests that represent them (PYTEST_ADDOPTS)."""
-NEEDS = {"make docs": "mkdocs"}
+NEEDS = {"make docs": "mkdocs", "make test-network SHORT=1": "nvflare"}
 """Command -> the package that it would install from the network; without the package it is skipped."""
 LAST = ["make clean"]
 """Deletes the studies that other commands need."""
@@ -95,6 +110,9 @@ CHEAP = {
     "fdamed methods",
     "fdamed methods gp",
     "fdamed methods --json",
+    "fdamed config",
+    "fdamed config split.labeled",
+    "fdamed config data.columns",
     "fdamed predict --modle edema_model image.dcm",
     'eval "$(fdamed completion bash)"',
     "$EDITOR profiles/slurm/config.yaml",

@@ -16,7 +16,7 @@ from fdamed.config.loader import load
 from fdamed.config.study import Config, Model
 from fdamed.core.files import megabytes
 from fdamed.models.backbone import build
-from fdamed.pipeline.environment_checks import check_gpu, check_slurm
+from fdamed.pipeline.checks.machine import check_gpu, check_slurm
 from tests.integration.test_ingest_split import CANARY, RELEASE, configure, rows_of
 from tests.support.raw_trees import CHEXPERT_HEADER, write_image, write_table
 
@@ -78,6 +78,37 @@ def test_what_the_study_can_show_is_reported_before_training(tmp_path: Path, cap
     assert sum(map(int, entry["positives"].values())) == entry["images"] * entry["positive"]
 
 
+def test_what_the_report_will_lack_and_where_hidden_counts_are_is_said_before_training(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    tree(tmp_path)
+    path = configure(tmp_path, privacy={"smallest_images": 1, "smallest_steps": 1})
+    status, detail = checks(doctor_report(path, capfd)[1])["small counts"]
+    assert status == "warn" and "clients/*/counts.json" in detail
+    assert main(["doctor", "--config", str(path)]) == 0
+    assert "hidden: small enough to identify persons; exact in clients/*/counts.json" in capfd.readouterr().out
+    status, detail = checks(doctor_report(configure(tmp_path, privacy="public"), capfd)[1])["report"]
+    assert status == "warn" and "without calibration (it needs 3 times 20 test images of both classes)" in detail
+
+
+def test_many_short_trainings_are_better_in_few_jobs(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tree(tmp_path)
+    runs = {f"run_{n}": {"method": "fedavg"} for n in range(6)}
+    short = {"runs": runs, "train": {"rounds": 2, "device": "cpu"}}
+
+    def found(seconds: float, **changes: Any) -> dict[str, Any]:
+        monkeypatch.setattr("fdamed.pipeline.checks.data.seconds_per_image", lambda _: seconds)
+        content = yaml.safe_load(configure(tmp_path, **short).read_text()) | {"seeds": [0, 1]} | changes
+        (tmp_path / "jobs.yaml").write_text(yaml.safe_dump(content))
+        return {c["check"]: c for c in doctor_report(tmp_path / "jobs.yaml", capfd)[1]["checks"]}
+
+    assert "12 trainings of about 1 s" in found(1e-4)["jobs"]["detail"]
+    assert found(1e-4)["jobs"]["fix"].startswith("`batch_runs: 6` trains several in one job")
+    assert "jobs" not in found(1.0) and "jobs" not in found(1e-4, batch_runs=6) and "jobs" not in found(1e-4, seeds=[0])
+
+
 def test_the_table_for_people_says_the_same(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert main(["doctor", "--config", str(tree(tmp_path))]) == 0
     out = capfd.readouterr().out
@@ -116,6 +147,19 @@ def test_a_missing_column_unreadable_files_and_an_impossible_split_give_exit_2(
     assert "no such folder" in fail(report)
 
 
+def test_the_last_lines_have_the_remedy_and_do_not_repeat_the_table(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    header = ["Seks" if c == "Sex" else c for c in CHEXPERT_HEADER]
+    path = tree(tmp_path, header)
+    assert main(["doctor", "--config", str(path)]) == 2
+    out, err = capfd.readouterr()
+    what, where, fix = err.split("error: ")[1].splitlines()
+    assert (what, where) == ("the study would fail: tables", f"where: {path}")
+    assert "missing column `Sex` (nearest: Seks" in out and "missing column" not in err
+    assert fix.startswith("to do: The table has: Path, Seks,")
+
+
 def checks(report: dict[str, Any]) -> dict[str, tuple[str, str]]:
     return {c["check"]: (c["status"], c["detail"]) for c in report["checks"]}
 
@@ -139,7 +183,9 @@ def test_slurm_is_checked_only_where_it_is(tmp_path: Path, no_slurm: Path, capfd
 
 
 def test_a_gpu_that_nobody_has_stops_the_study(tmp_path: Path, no_slurm: Path, capfd, monkeypatch) -> None:
-    monkeypatch.setattr("fdamed.cli.commands.doctor.machine", lambda config: {"cores": 1, "gpu": False, "free_gb": 10})
+    monkeypatch.setattr(
+        "fdamed.pipeline.checks.machine.describe", lambda config: {"cores": 1, "gpu": False, "free_gb": 10}
+    )
     tree(tmp_path)
     code, report = doctor_report(configure(tmp_path, train={"device": "cuda"}), capfd)
     assert code == 2 and checks(report)["gpu"][0] == "fail"
@@ -152,15 +198,19 @@ def test_a_gpu_that_nobody_has_stops_the_study(tmp_path: Path, no_slurm: Path, c
 def test_a_cluster_without_plug_in_sbatch_or_controller_is_reported(
     tmp_path: Path, no_slurm: Path, capfd, monkeypatch
 ) -> None:
-    monkeypatch.setattr("fdamed.pipeline.environment_checks.PLUGIN", "no-such-plug-in")
+    monkeypatch.setattr("fdamed.pipeline.checks.machine.PLUGIN", "no-such-plug-in")
     path = str(tree(tmp_path))
 
     def look() -> tuple[int, dict[str, tuple[str, str]]]:
         code = main(["doctor", "--cluster", "--json", "--config", path])
-        return code, checks(json.loads(capfd.readouterr().out))
+        out, err = capfd.readouterr()
+        told.append(err)
+        return code, checks(json.loads(out))
 
+    told: list[str] = []
     code, found = look()
-    assert code == 2 and "pip install 'fdamed[slurm]'" in found["plug-in"][1] and "login node" in found["sbatch"][1]
+    assert "to do: plug-in: pip install 'fdamed[slurm]' sbatch: Run on the cluster's login node." in told[0]
+    assert code == 2 and found["plug-in"][0] == found["sbatch"][0] == "fail"
     program(no_slurm, "sbatch", "exit 0")
     program(no_slurm, "sinfo", "exit 1")
     assert "does not answer" in look()[1]["sbatch"][1]
@@ -174,7 +224,7 @@ def said(look: Callable[..., None], *arguments: Any) -> tuple[str, str]:
     """Status and detail of the one thing that a check says."""
     heard: list[tuple[str, str, str]] = []
     look(*arguments, lambda *words: heard.append(words))
-    ((status, _, detail),) = heard
+    ((status, _, detail, *_),) = heard
     return status, detail
 
 
@@ -198,7 +248,7 @@ def test_a_gpu_that_torch_does_not_see_is_no_gpu(
 def test_the_plug_in_that_is_there_is_named_with_its_version(
     study: Callable[..., Config], no_slurm, monkeypatch
 ) -> None:
-    monkeypatch.setattr("fdamed.pipeline.environment_checks.PLUGIN", "snakemake-interface-common")
+    monkeypatch.setattr("fdamed.pipeline.checks.machine.PLUGIN", "snakemake-interface-common")
     heard: list[tuple[str, str, str]] = []
     assert check_slurm(study(), lambda *words: heard.append(words), "fail") is False
     assert heard[0][:2] == ("ok", "plug-in") and heard[0][2].startswith("snakemake-interface-common 1.")

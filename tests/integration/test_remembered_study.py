@@ -104,14 +104,14 @@ def test_the_setting_is_in_no_fingerprint(prepared: Path) -> None:
 
 def test_nothing_is_remembered_in_a_run_with_differential_privacy(prepared: Path) -> None:
     run = StudyRun.federated(load(with_changes(prepared, "on.yaml", answers_mb=50)), "fedavg", "edema", 0)
-    assert remembered(run.config, run.spec, run.method, 1)
+    assert remembered(run.config, run.spec, run.method.steps, 1)
     private = run.spec.model_copy(update={"differential": {"multiplier": 1.0}})
-    assert remembered(run.config, private, run.method, 1) is None
+    assert remembered(run.config, private, run.method.steps, 1) is None
 
 
 def test_the_clients_share_the_megabytes_of_the_study(prepared: Path) -> None:
     run = StudyRun.federated(load(with_changes(prepared, "on.yaml", answers_mb=50)), "fedavg", "edema", 0)
-    found = remembered(run.config, run.spec, run.method, 1)
+    found = remembered(run.config, run.spec, run.method.steps, 1)
     assert found and found.limit * len(run.config.split.clients) <= 50_000_000 < (found.limit + 1) * 5
 
 

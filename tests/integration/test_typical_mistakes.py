@@ -1,4 +1,4 @@
-"""Ten mistakes that newcomers make: the message says what is wrong, where, and how to put it right."""
+"""Mistakes that newcomers make: the message says what is wrong, where, and how to put it right."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ MISTAKES = {
         "/raw",
         (
             "`Edema` holds `absent`, `present`",
-            "allowed: 1 (present), 0 (absent), -1 (uncertain) or blank",
+            "allowed: 1 (present), 0 (absent), -1 (uncertain), blank or unknown",
             "map them in data.values.Edema",
         ),
         cell=words,
@@ -68,6 +68,43 @@ MISTAKES = {
         "/raw/exprt.csv",
         ("Nearest names there: export.csv",),
         {"data": {"table": "exprt.csv"}},
+    ),
+    "a table that lies beside the folder of images": Mistake(
+        "there is no such table",
+        "/raw/images/export.csv",
+        ("Nearest names there: ../export.csv",),
+        {"data": {"root": "raw/images"}},
+    ),
+    "a root above the folder of the images": Mistake(
+        "no usable image is left (MISSING 60)",
+        "",
+        ("The table's paths begin in another folder: set data.root to", "/raw."),
+        {"data": {"root": "", "table": "raw/export.csv"}},
+    ),
+    "paths of another machine": Mistake(
+        "no usable image is left (PATH_OUTSIDE_ROOT 60)",
+        "/raw",
+        ("or a drive (C:)", "write them relative to data.root, or set data.root to a folder above all images"),
+        cell=lambda row: ["C:\\images\\" + row[0], *row[1:]],
+    ),
+    "images that are nowhere": Mistake(
+        "no usable image is left (MISSING 60)",
+        "/raw",
+        ("Images are looked for as ", "/raw/*/*.png: data.root and the paths of the table together must name a file"),
+        cell=lambda row: ["scans/x" + row[0], *row[1:]],
+    ),
+    "site codes without quotes": Mistake(
+        '`split.clients.North`: should be text (given: 1); put it in quotes: without them YAML reads "01"',
+        "config.yaml",
+        ("nothing was started",),
+        {"split": {"clients": {"North": 1, "East": "02"}}},
+    ),
+    "yes and no without quotes": Mistake(
+        "`data.values.Edema`: a key of it should be text (given: True); put it in quotes: without them YAML reads "
+        '"yes"',
+        "config.yaml",
+        ("nothing was started",),
+        {"data": {"values": {"Edema": {True: 1}}}},
     ),
     "a wrong column": Mistake(
         "missing column `fil` (nearest: file)",
@@ -111,7 +148,8 @@ def test_the_message_names_the_mistake_its_place_and_its_cure(
     for number, row in enumerate(rows):
         Image.fromarray((thorax(48, 40, bits=7) + number).astype("uint8")).save(tmp_path / "raw" / row[0])
     changes = {section: dict(keys) for section, keys in mistake.changes.items()}
-    if root := changes.get("data", {}).get("root"):
+    (tmp_path / "raw" / "images").mkdir()
+    if (root := changes.get("data", {}).get("root")) is not None:
         changes["data"]["root"] = str(tmp_path / root)
     config = configure(tmp_path, tmp_path / "raw", **changes)
     codes = [main([stage, "--config", str(config)]) for stage in ("ingest", "split")]

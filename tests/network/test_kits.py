@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 import yaml
 
 from fdamed.core.errors import FdamedError
-from fdamed.pipeline.hospitals.kits import check_kit, fingerprint_of
+from fdamed.pipeline.hospitals.kits import check_kit, check_valid, fingerprint_of
 from tests.support.networks import Federation, fdamed
 
 pytest.importorskip("nvflare", reason="the extra `network` is not installed: make test-network")
@@ -56,6 +57,16 @@ def test_a_server_of_another_authority_is_refused(invited: Federation, tmp_path:
     (kit / "startup" / "rootCA.pem").write_text("another", encoding="ascii")
     with pytest.raises(FdamedError, match="another authority"):
         check_kit(kit, "north", authority)
+
+
+def test_a_certificate_is_refused_before_and_after_its_time(invited: Federation) -> None:
+    """A hospital whose clock is slow, right after the invitation was made; and one ten years later."""
+    certificate = kit_of(invited, "north") / "startup" / "client.crt"
+    now = datetime.now(UTC)
+    check_valid(certificate, now)
+    for apart in (timedelta(minutes=-15), timedelta(days=3660)):
+        with pytest.raises(FdamedError, match="by this machine's clock"):
+            check_valid(certificate, now + apart)
 
 
 def test_a_study_that_changed_after_the_hospital_joined_is_refused(invited: Federation, tmp_path: Path) -> None:

@@ -82,13 +82,13 @@ def every_run() -> dict[str, dict[str, Any]]:
     return runs | phases
 
 
-def write_images(root: Path, hospitals: tuple[str, ...]) -> None:
+def write_images(root: Path, hospitals: tuple[str, ...], images: int = 48) -> None:
     """A table and small images of these hospitals."""
     rows = []
     for hospital in hospitals:
         rng = stream(0, hospital).numpy
         (root / hospital).mkdir(parents=True)
-        for i in range(48):
+        for i in range(images):
             pixels = rng.integers(0, 120, (40, 40))
             pixels[10:30, 10:30] += 90 * (i % 2)
             Image.fromarray(pixels.astype(np.uint8)).save(root / hospital / f"{i:03d}.png")
@@ -109,11 +109,14 @@ class Federation:
     folder: Path
     port: int
     changes: dict[str, Any] = field(default_factory=dict)
+    images: int = 48
     running: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+    places: dict[str, list[str]] = field(default_factory=dict)
+    """Name -> the beginning of its commands, such as those that enter a namespace."""
 
     def prepare(self, policies: dict[str, dict[str, Any]] | None = None) -> None:
         """Write data and study, invite all hospitals and let them join."""
-        write_images(self.folder / "pooled", HOSPITALS)
+        write_images(self.folder / "pooled", HOSPITALS, self.images)
         path = self.folder / "study.yaml"
         path.write_text(yaml.safe_dump(study(self.folder / "lead", self.port, **self.changes)), encoding="utf-8")
         invited = fdamed("invite", "--study", path, "--kits", self.folder / "kits", cwd=self.folder)
@@ -124,28 +127,28 @@ class Federation:
 
     def join(self, name: str, digest: str, policy: dict[str, Any]) -> None:
         own = self.folder / name
-        write_images(own / "data", (name,))
+        write_images(own / "data", (name,), self.images)
         raw = {"data": DATA | {"root": str(own / "data")}, "privacy": {"public": True}, "results": "results"} | policy
         (own / "own.yaml").write_text(yaml.safe_dump(raw), encoding="utf-8")
         words = ("--invitation", self.folder / "kits" / "invitations" / name, "--digest", digest)
         joined = fdamed("join", *words, "--data", own / "own.yaml", "--out", own / "site.yaml", cwd=own)
         assert joined.returncode == 0, joined.stdout + joined.stderr
 
-    def start(self, name: str, *words: str | Path) -> subprocess.Popen[bytes]:
+    def start(self, name: str, *words: str | Path, module: str = "fdamed") -> subprocess.Popen[bytes]:
         """Start a command in the background; its output goes to NAME.log."""
         with open(self.folder / f"{name}.log", "ab") as out:
             self.running[name] = subprocess.Popen(
-                [sys.executable, "-m", "fdamed", *map(str, words)],
+                [*self.places.get(name, ()), sys.executable, "-m", module, *map(str, words)],
                 cwd=self.folder,
-                env=ENVIRONMENT,
+                env=ENVIRONMENT | {"PYTHONPATH": str(Path(__file__).parents[2])},
                 stdout=out,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
         return self.running[name]
 
-    def serve(self, name: str) -> subprocess.Popen[bytes]:
-        return self.start(name, "serve", "--site", self.folder / name / "site.yaml")
+    def serve(self, name: str, module: str = "fdamed") -> subprocess.Popen[bytes]:
+        return self.start(name, "serve", "--site", self.folder / name / "site.yaml", module=module)
 
     def lead(self, *words: str) -> subprocess.Popen[bytes]:
         return self.start("lead", "lead", "--study", self.folder / "study.yaml", "--kits", self.folder / "kits", *words)
@@ -156,12 +159,13 @@ class Federation:
     def run_folder(self, run: str) -> Path:
         return self.folder / "lead" / "results" / "apart" / "runs" / run
 
-    def stop(self) -> None:
-        """End everything that was started here, in order: FLARE's processes are children of ours."""
-        for process in self.running.values():
+    def stop(self, *names: str) -> None:
+        """End everything (or these) that was started here, in order: FLARE's processes are children of ours."""
+        ending = [self.running[name] for name in names or self.running]
+        for process in ending:
             if process.poll() is None:
                 process.send_signal(signal.SIGTERM)
-        for process in self.running.values():
+        for process in ending:
             try:
                 process.wait(timeout=20)
             except subprocess.TimeoutExpired:

@@ -42,20 +42,31 @@ FOR_STUDIES = {"batch_runs": 100}
 """Keys of every study: all runs in one process, because starting processes would take most of the time."""
 NAMED = {"gp", "tca"}
 """Runs that commands name. Of the other runs of a file, the first two and the last are trained."""
-SEEDS = {"config.yaml": [0, 1, 2]}
+SEEDS = {"config.yaml": [0, 1, 2], "classical.yaml": [0], "ten_seeds.yaml": [0, 1]}
 """Seeds by file name, otherwise [0]. Commands name the demo's seeds."""
+TUNED = {
+    "study": "tuned",
+    "seeds": [0],
+    "split": {"val": 80, "per_class": 20},
+    "runs": {"gp_tuned": {"method": "gp", "tune": {"beta": [0.2, 0.5]}}},
+}
+"""The reader's file with a tuned run; a smaller validation part could not choose."""
 FASHION = "data/fashion_mnist"
 BENCHMARKS = {
+    "bootstrap": {"= 5_000, 10_000, 200": "= 500, 1_000, 20"},
     "clients": {
         "= 60, 28, 64, 6, 10": "= 20, 28, 64, 2, 10",
         "(100, 10), (1000, 10), (1000, 100), (1000, 1000)]": "(100, 10)]",
         '["clients"] == 1000': '["clients"] == 100',
     },
     "calibrate_phantoms": {"[100, 101, 102, 103, 104]": "[100]"},
+    "dag": {"list(range(15))": "list(range(2))", "in range(20)]": "in range(4)]"},
+    "false_alarms": {"= 3, 0.014, 4000": "= 3, 0.014, 40"},
     "fashion": {"= 9, 93, 64": "= 2, 4, 64"},
     "label_leakage": {"= 200, (1,": "= 4, (1,"},
     "private_training": {"= 800, 28, 4,": "= 320, 28, 1,"},
-    "startup": {"REPEATS = 5": "REPEATS = 1"},
+    "secure_sums": {"728_000": "7_280", "11_200_000": "11_200"},
+    "startup": {"REPEATS = 5": "REPEATS = 1", "code, folder, 2)": "code, folder, 1)", "in COMMANDS": "in COMMANDS[:3]"},
     "tca": {"= 3600, 4096, 100, 500": "= 360, 256, 20, 100", "TEXTBOOK = 1800": "TEXTBOOK = 180"},
     "validation": {"REPEATS = 2": "REPEATS = 1"},
 }
@@ -124,7 +135,7 @@ def environment(root: Path) -> dict[str, str]:
     }
 
 
-def smaller(content: dict[str, Any], name: str) -> dict[str, Any]:
+def smaller(content: dict[str, Any], file: str) -> dict[str, Any]:
     """A configuration that runs in seconds: the same hospitals, runs and rules on fewer and smaller images."""
     out = {key: value | SMALL.get(key, {}) if isinstance(value, dict) else value for key, value in content.items()}
     if content.get("model", {}).get("backbone") == "cnn":
@@ -132,33 +143,44 @@ def smaller(content: dict[str, Any], name: str) -> dict[str, Any]:
     if "split" in content:
         split = {k: v for k, v in content["split"].items() if k != "shares"}
         out["split"] = split | {k: n for k, n in SPLIT.items() if isinstance(split.get(k), int)}
-    if "runs" in content:
-        runs = [(run, options) for run, options in content["runs"].items() if options is not None]
-        removed = dict.fromkeys(run for run, options in content["runs"].items() if options is None)
-        kept = {run for run, _ in (*runs[:2], *runs[-1:])} | NAMED
-        out["runs"] = removed | {run: smaller_run(options) for run, options in runs if run in kept}
-    if "published" in content and "runs" in content:
-        rows = content["published"]["values"]
-        out["published"] = content["published"] | {"values": {r: v for r, v in rows.items() if r in rows_of(out)}}
+    out |= few_runs(content)
+    if "variants" in content:
+        out["variants"] = {name: keys | few_runs(keys) for name, keys in content["variants"].items()}
     if "phantom" in content and content["data"]["layout"] == "midrc":
         out["phantom"] = content["phantom"] | MIDRC
     if "data" in content:
-        out |= FOR_STUDIES | {"seeds": SEEDS.get(name, [0]), "privacy": out.get("privacy", {}) | SMALL["privacy"]}
+        out |= FOR_STUDIES | {"privacy": out.get("privacy", {}) | SMALL["privacy"]}
         for domain in out["data"].get("domains", {}).values():
             if "fashion" in domain.get("root", ""):
                 domain["root"] = FASHION
+    if "data" in content or file in SEEDS:
+        out["seeds"] = SEEDS.get(file, [0])
+    return out
+
+
+def few_runs(content: dict[str, Any]) -> dict[str, Any]:
+    """The sections `runs` and `published` of a study or a variant, with the runs that are trained."""
+    if "runs" not in content:
+        return {}
+    runs = [(run, options) for run, options in content["runs"].items() if options is not None]
+    removed = dict.fromkeys(run for run, options in content["runs"].items() if options is None)
+    kept = {run for run, _ in (*runs[:2], *runs[-1:])} | NAMED
+    out: dict[str, Any] = {"runs": removed | {run: smaller_run(options) for run, options in runs if run in kept}}
+    if "published" in content:
+        rows = content["published"]["values"]
+        out["published"] = content["published"] | {"values": {r: v for r, v in rows.items() if r in rows_of(out)}}
     return out
 
 
 def smaller_run(options: dict[str, Any]) -> dict[str, Any]:
     """At most one warm-up round, fewer labels than the split has, and the first two values of a sweep."""
     out = dict(options)
-    if "warmup" in out:
+    if out.get("warmup"):
         given = out["warmup"]
         out["warmup"] = given | {"rounds": 1} if isinstance(given, dict) else min(given, 1)
-    if "labeled" in out:
+    if out.get("labeled"):
         out["labeled"] = LABELED // 2
-    if "sweep" in out:
+    if out.get("sweep"):  # null removes it
         few = {key: values[:2] for key, values in out["sweep"].items()}
         out["sweep"] = few | ({"labeled": [LABELED // 2, LABELED]} if "labeled" in few else {})
     return out
@@ -166,7 +188,7 @@ def smaller_run(options: dict[str, Any]) -> dict[str, Any]:
 
 def rows_of(content: dict[str, Any]) -> set[str]:
     """The names of a configuration's runs after expanding its sweeps."""
-    swept = {run: options.get("sweep", {}) for run, options in content["runs"].items() if options is not None}
+    swept = {run: options.get("sweep") or {} for run, options in content["runs"].items() if options is not None}
     return set(swept) | {f"{run}-{key}-{v}" for run, keys in swept.items() for key, vs in keys.items() for v in vs}
 
 
@@ -188,6 +210,7 @@ def write_data(root: Path) -> None:
     for path in (root / FASHION).glob("*-ubyte"):  # the released files are all zipped
         path.with_name(f"{path.name}.gz").write_bytes(gzip.compress(path.read_bytes()))
     table(root)
+    (root / "tuned.yaml").write_text(yaml.safe_dump(TUNED), encoding="utf-8")
     radiographs(root)
     office(root / "office_caltech")
 

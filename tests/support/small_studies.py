@@ -18,7 +18,6 @@ from PIL import Image
 from scipy.io import savemat
 
 from fdamed.cli.commands import init, partition
-from fdamed.cli.commands.split import describe
 from fdamed.config.loader import parse
 from fdamed.config.split import Split
 from fdamed.config.study import Config
@@ -28,6 +27,7 @@ from fdamed.core.rng import stream
 from fdamed.data.cache import in_order
 from fdamed.data.manifest import as_index
 from fdamed.data.splitting.cohort import build
+from fdamed.pipeline.checks.cohort import describe
 from fdamed.pipeline.paths import Places, write_rows
 from tests.support.idx_files import write_idx
 
@@ -102,7 +102,9 @@ def write_clients(config: Config) -> None:
             np.save(places.client(client) / "images.npy", images)
             write_rows(places.client(client) / "order.parquet", rows.assign(crc32=[crc32(i.tobytes()) for i in images]))
         entries = {client: describe(frame) for client, frame in manifests.items()}
-        write_counts(places.root, "cohort.json", {"clients": entries, "hash": "0"})
+        about = {"by": config.split.by, "rule": config.split.rule, "seed": config.split.seed, "notes": []}
+        about["asked"] = config.split.asked
+        write_counts(places.root, "cohort.json", about | {"clients": entries, "hash": "0"})
         write_json(places.root / "leakage.json", {})
     else:
         partition.write(config, places)
@@ -148,7 +150,7 @@ def _domain(domain: dict[str, Any], model: dict[str, Any], place: Path) -> dict[
     n, root = 40 * classes, place
     y, rng = np.arange(n) % classes, stream(0, place.name).numpy
     place.mkdir(parents=True, exist_ok=True)
-    if kind in ("idx", "colored"):
+    if kind in ("idx", "colored", "blended"):
         write_idx(place)
     elif kind == "npz" and model.get("backbone") == "mlp":
         x, root = rng.normal(size=(n, model["inputs"])), place / "set.npz"

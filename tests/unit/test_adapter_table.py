@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 
 from fdamed.core.disclosure import LOCAL, shareable
@@ -100,6 +101,31 @@ def test_a_wrong_mapping_is_one_clear_error(tmp_path: Path, keys: dict[str, Any]
 def test_a_number_as_a_key_of_values_means_the_cell_that_is_written_so() -> None:
     """`sex: {1: Male}` is a number to YAML and text in the table."""
     assert data(Path("x"), values={"sex": {1: "Male", 2: "Female"}}).values == {"sex": {"1": "Male", "2": "Female"}}
+
+
+def test_absolute_paths_below_the_root_and_backslashes_mean_the_same_files(tmp_path: Path) -> None:
+    """A link to the root is another way to write it."""
+    rows = [["/elsewhere/1.png", *ROWS[0][1:]], ["..\\1.png", *ROWS[0][1:]]]
+    tree(tmp_path / "root")
+    plain = read_index(data(tmp_path / "root"), "s", Rejects())
+    (tmp_path / "link").symlink_to(tmp_path / "root")
+    for root in (tmp_path / "root", tmp_path / "link"):
+        written = [str(root / "a/1.png"), "a\\2.png", str(tmp_path / "root" / "b/3.png"), "b/4.png"]
+        named = [[path, *row[1:]] for path, row in zip(written, ROWS, strict=True)]
+        write_table(tmp_path / "root" / "export.tsv", HEADER, named + rows, "\t")
+        rejects = Rejects()
+        pd.testing.assert_frame_equal(read_index(data(root), "s", rejects), plain)
+        assert rejects.counts() == {"PATH_OUTSIDE_ROOT": 2}
+
+
+def test_a_path_below_the_root_by_its_letters_may_not_leave_it_by_a_link(tmp_path: Path) -> None:
+    write_image(tmp_path / "outside" / "1.png")
+    (tmp_path / "root").mkdir()
+    (tmp_path / "root" / "a").symlink_to(tmp_path / "outside")
+    write_table(tmp_path / "root" / "export.tsv", HEADER, [[str(tmp_path / "root/a/1.png"), *ROWS[0][1:]]], "\t")
+    rejects = Rejects()
+    assert len(read_index(data(tmp_path / "root"), "s", rejects)) == 0
+    assert rejects.counts() == {"PATH_OUTSIDE_ROOT": 1}
 
 
 def test_the_name_of_the_table_is_not_shared(tmp_path: Path) -> None:

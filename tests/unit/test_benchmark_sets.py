@@ -117,3 +117,43 @@ def test_images_in_class_folders_are_read_at_the_side_that_is_asked_for(tmp_path
     (tmp_path / "cat" / "0.png").write_bytes(b"no image")
     with pytest.raises(FdamedError, match="not a readable image"):
         read(Domain(kind="folder", root=str(tmp_path)), "here")
+
+
+def test_blended_digits_are_the_absolute_difference_to_a_patch_of_a_photograph(tmp_path: Path) -> None:
+    from sklearn.datasets import load_sample_images
+
+    write_idx(tmp_path, train=30, test=20)
+    plain = read(Domain(kind="idx", root=str(tmp_path)), "here")
+    found = read(Domain(kind="blended", root=str(tmp_path)), "here")
+    assert found.x.shape == (50, 28, 28, 3) and found.y.tolist() == plain.y.tolist()
+    assert found.test.tolist() == plain.test.tolist() and found.origin == plain.origin
+    again = read(Domain(kind="blended", root=str(tmp_path)), "here")
+    assert (found.x == again.x).all()
+    digit = plain.x[7].astype(int)[..., None]
+    windows = [
+        np.lib.stride_tricks.sliding_window_view(photograph, (28, 28, 3))[:, :, 0]
+        for photograph in load_sample_images().images
+    ]
+    corner = digit[0, 0, 0]
+    fits = [np.argwhere((np.abs(w[..., 0, 0, :].astype(int) - corner) == found.x[7, 0, 0]).all(-1)) for w in windows]
+    same = [
+        (np.abs(w[a, b].astype(int) - digit) == found.x[7]).all()
+        for w, f in zip(windows, fits, strict=True)
+        for a, b in f
+    ]
+    assert sum(same) >= 1
+
+
+def test_a_photometric_shift_changes_contrast_first_and_brightness_then(tmp_path: Path) -> None:
+    np.savez(
+        tmp_path / "set.npz",
+        x=np.array([[[0, 100, 255, 40]]], np.uint8),
+        y=[0],
+        x_test=np.zeros((1, 1, 4), np.uint8),
+        y_test=[0],
+    )
+    shift = {"contrast": 0.5, "brightness": 0.2}
+    found = read(Domain.model_validate({"kind": "npz", "root": str(tmp_path / "set.npz"), "shift": shift}), "here")
+    assert found.x[0].ravel().tolist() == [51, 101, 178, 71]  # 255 / 2 + 51 = 178.5, rounded to even
+    bright = Domain.model_validate({"kind": "npz", "root": str(tmp_path / "set.npz"), "shift": {"brightness": 0.8}})
+    assert read(bright, "here").x[0].ravel().tolist() == [204, 255, 255, 244]

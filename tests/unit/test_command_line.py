@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
+import yaml
 
 from fdamed.cli import main as cli
 from fdamed.cli.parser import GROUPS, commands
@@ -81,6 +82,70 @@ def test_one_method_is_explained_with_its_options_messages_and_paper(capsys) -> 
         assert near in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("key", "words"),
+    [
+        ("", ["study", "Folder of all results."]),
+        ("split.labeled", ["split.labeled (Split)", "values: whole number ≥ 2", "default: 100", "example: labeled:"]),
+        ("runs.mine.beta", ["weight of the source side"]),
+        ("train.source", ["How the sources train.", "weight_decay"]),
+        ("data.columns", ["image and patient are required", "male, female, m, f", "blank or unknown"]),
+    ],
+)
+def test_a_key_of_the_configuration_is_explained(key: str, words: list[str], capsys) -> None:
+    assert cli.main(["config", *([key] if key else [])]) == 0
+    out = capsys.readouterr().out
+    assert [word for word in words if word not in out] == []
+
+
+def test_every_key_of_a_shipped_configuration_is_explained(capsys) -> None:
+    def keys(content: object, path: str) -> list[str]:
+        inner = content.items() if isinstance(content, dict) else ()
+        return [path, *(k for key, value in inner for k in keys(value, f"{path}.{key}".lstrip(".")))]
+
+    content = yaml.safe_load((ROOT / "config/table.yaml").read_text())
+    own = ("data.columns.", "data.labels.", "data.values.", "split.clients.", "runs.")
+    known = [key for key in keys(content, "") if not key.startswith(own)]
+    assert len(known) > 30 and [key for key in known if cli.main(["config", key])] == []
+
+
+def test_an_unknown_key_is_answered_with_the_nearest_one(capsys) -> None:
+    assert cli.main(["config", "split.labelled"]) == 2
+    assert "there is no key `split.labelled` (did you mean `labeled`?)" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("name", "options"), [("config/config.yaml", ""), ("my study.yaml", " --config 'my study.yaml'")]
+)
+def test_a_command_that_a_message_suggests_can_be_pasted(
+    name: str, options: str, tmp_path: Path, monkeypatch, capsys
+) -> None:
+    """Without --config all commands read config/config.yaml; another file is in the suggested command."""
+    (tmp_path / "config").mkdir()
+    shutil.copy(ROOT / "config/config.yaml", tmp_path / name)
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["split", *(["--config", name] if options else [])]) == 2
+    (suggested,) = re.findall(r"`(fdamed [^`]*)`", capsys.readouterr().err)
+    assert suggested == f"fdamed ingest{options}"
+    assert cli.parsed(shlex.split(suggested)[1:]).config == [name]
+
+
+def test_the_runs_are_served_only_once_there_are_some(tmp_path: Path, monkeypatch, capsys) -> None:
+    served: list[list[str]] = []
+    monkeypatch.setattr("os.execv", lambda _, words: served.append(words))
+    (tmp_path / "config").mkdir()
+    shutil.copy(ROOT / "config/config.yaml", tmp_path / "config/config.yaml")
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["mlflow"]) == 2 and "there is no MLflow database yet" in capsys.readouterr().err
+    (tmp_path / "results/mlflow").mkdir(parents=True)
+    (tmp_path / "results/mlflow/mlflow.db").touch()
+    assert cli.main(["mlflow", "--port", "5077"]) == 0
+    (words,) = served
+    options = dict(zip(words[4::2], words[5::2], strict=True))
+    assert (options["--host"], options["--port"]) == ("127.0.0.1", "5077")
+    assert options["--backend-store-uri"] == f"sqlite:///{tmp_path.resolve()}/results/mlflow/mlflow.db"
+
+
 def test_the_version_is_printed(capsys) -> None:
     with pytest.raises(SystemExit) as stopped:
         cli.main(["--version"])
@@ -97,6 +162,24 @@ def test_help_takes_less_than_fifteen_hundredths_of_a_second() -> None:
         after = os.times()
         spent.append(after.children_user - before.children_user + after.children_system - before.children_system)
     assert min(spent) < 0.15, spent
+
+
+def test_a_plus_separates_commands_that_one_process_runs_in_turn(capsys) -> None:
+    assert cli.main(["methods", "gp", "+", "methods", "fedavg"]) == 0
+    out = capsys.readouterr().out
+    assert -1 < out.index("gp") < out.index("fedavg")
+
+
+def test_after_a_command_that_fails_the_next_ones_are_not_run(capsys) -> None:
+    assert cli.main(["methods", "nowhere", "+", "methods", "fedavg"]) == 2
+    assert "fedavg" not in capsys.readouterr().out
+
+
+def test_a_mistake_in_a_later_command_is_found_before_the_first_is_run(capsys) -> None:
+    with pytest.raises(SystemExit):
+        cli.main(["methods", "gp", "+", "methosd"])
+    found = capsys.readouterr()
+    assert found.out == "" and "methods" in found.err
 
 
 @pytest.mark.parametrize(

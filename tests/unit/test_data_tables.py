@@ -44,6 +44,28 @@ def test_bom_crlf_quotes_and_gzip_are_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("content", "name"),
+    [
+        (b"\xef\xbb\xbfid;age\r\n7;62,5\r\n", "t.csv"),
+        (b'"id";"age"\n"7";"62,5"\n', "t.csv"),
+        (b"id\tage\n7\t62,5\n", "t.csv"),
+        (b'id,age\n7,"62,5"\n', "t.txt"),
+    ],
+)
+def test_the_header_tells_the_separator_and_the_log_names_it(
+    tmp_path: Path, content: bytes, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level("INFO", "fdamed"):
+        frame = read_table(table(tmp_path, content, name), ["id", "age"])
+    assert cells(frame) == [["7", "62,5"]]
+    assert f"{name}: the columns are separated by" in caplog.text
+
+
+def test_a_header_that_the_usual_separator_splits_is_split_by_it(tmp_path: Path) -> None:
+    assert read_table(table(tmp_path, b"a;b;c,d\n1;2,3\n")).columns.tolist() == ["a;b;c", "d"]
+
+
+@pytest.mark.parametrize(
     ("content", "message"),
     [
         (b"a,b\n1,2\n3\n", "row 3 has 1 fields, the header has 2"),

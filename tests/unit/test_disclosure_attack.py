@@ -18,7 +18,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fdamed.cli.commands.advise import too_small
 from fdamed.config.privacy import FOLDS, NO_MINIMUM
 from fdamed.core.counts import counts_of, released_cohort, write_counts
 from fdamed.core.disclosure import (
@@ -34,6 +33,7 @@ from fdamed.core.rng import stream
 from fdamed.core.run_record import study as read_runs
 from fdamed.evaluation.protocol import HIDDEN, sizes
 from fdamed.evaluation.run_tables import tidy
+from fdamed.pipeline.trial_labels import too_small
 from fdamed.theory.advice import recommend
 from fdamed.tracking.payload import points
 from tests.support.run_folders import write_json, write_lines

@@ -48,7 +48,7 @@ _spec = importlib.util.spec_from_file_location("docs_pages", ROOT / "docs/pages.
 assert _spec and _spec.loader
 pages = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(pages)
-MADE_BY_READER = {"mine.yaml", "config/ours.yaml", "test_fedavgm.py"}
+MADE_BY_READER = {"mine.yaml", "tuned.yaml", "study.yaml", "config/ours.yaml", "test_fedavgm.py"}
 """Files that a page asks its reader to write."""
 OF_A_BUNDLE = "docs/README.md"
 """Written by `fdamed export --bundle`."""
@@ -70,7 +70,8 @@ def check(words: list[str]) -> None:
         targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
         assert [w for w in words[1:] if "=" not in w and w not in targets] == []
     elif program == "fdamed":
-        parse(words[1:])
+        for command in " ".join(words[1:]).split(" + "):  # commands that one process runs in turn
+            parse(command.split(" "))
         check_configurations(words, "--config")
     elif program == "snakemake":
         check_configurations(words, "--configfile")
@@ -142,6 +143,7 @@ def test_every_federated_method_has_a_page_with_its_use() -> None:
     notes = yaml.safe_load((ROOT / "docs/methods/about.yaml").read_text())
     assert set(notes) == federated()
     assert all(note["when"].endswith(".") for note in notes.values())
+    assert all(re.match(r"(Validated|Not validated)\b.+\.$", note["validated"]) for note in notes.values())
     for name, note in notes.items():
         page = pages.method_page(name, catalog()[name], note)
         assert "## Server program" in page and "def round(" in page, name

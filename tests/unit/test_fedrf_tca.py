@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from fdamed.cli.commands import evaluate, federate, init, partition
+from fdamed.cli.commands import federate, init, partition
 from fdamed.config.study import Config, Privacy, Recipe
 from fdamed.config.train import Faults, Norms, Validation
 from fdamed.core.errors import FdamedError
@@ -32,7 +32,7 @@ from fdamed.models.backbone import build
 from fdamed.models.flat import FlatModel, checksum
 from fdamed.ops.random_features import aligned_distance, fourier_features, frequencies, unit
 from fdamed.pipeline.paths import Places
-from fdamed.pipeline.scoring import trained_model
+from fdamed.pipeline.scoring import score, trained_model
 from fdamed.pipeline.selection import StudyRun
 from fdamed.training.local import predict
 from tests.support import federation as hospitals
@@ -862,7 +862,7 @@ def test_a_run_keeps_every_extractor_in_its_hospital_and_is_scored_at_the_target
     assert len(judged) == (1 if setting == "IV" else 4)  # before the classifiers come there is nothing to judge
     model = trained_model(one, "t", FlatModel(build(config.model)))
     data = divide_test_part(places)
-    evaluate.score(one, "t", FlatModel(model.module.network), data)
+    score(one, "t", FlatModel(model.module.network))
     scores = read_json(one.scores("t"))
     right = (predict(model, data).argmax(1) == data.y).mean()
     assert scores["acc"] == pytest.approx(right) and f'"test/acc": {scores["acc"]}' in judged[-1]

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.distributions import Normal, kl_divergence
 from torch.nn import functional as F
 
-from fdamed.cli.commands import evaluate, federate, init, partition
+from fdamed.cli.commands import federate, init, partition
 from fdamed.config.study import Config, Model, Recipe
 from fdamed.core.errors import FdamedError
 from fdamed.core.files import read_json
@@ -43,7 +43,7 @@ from fdamed.models.adversarial import flat_part
 from fdamed.models.backbone import build, initialize
 from fdamed.models.flat import FlatModel, layout_of, named_tensors, vector_from
 from fdamed.pipeline.paths import Places
-from fdamed.pipeline.scoring import trained_model
+from fdamed.pipeline.scoring import score, trained_model
 from fdamed.pipeline.selection import StudyRun
 from fdamed.training.local import predict
 from tests.support import federation as hospitals
@@ -286,7 +286,7 @@ def test_a_run_is_judged_saved_and_scored_from_its_files_with_its_encoder(tmp_pa
     model = trained_model(one, "t", network)
     right = (predict(model, data).argmax(1) == data.y).mean()
     assert right > 0.7
-    evaluate.score(one, "t", network, data)
+    score(one, "t", network)
     scores = read_json(one.scores("t"))
     assert scores["acc"] == pytest.approx(right)
     assert len(judged) == 4 and f'"test/acc": {scores["acc"]}' in judged[-1]

@@ -122,7 +122,8 @@ LEASING = ("federate", "evaluate", "advise", "features", "attributes", "membersh
 @pytest.mark.parametrize("command", LEASING)
 def test_every_rule_whose_command_takes_a_gpu_reserves_one(command: str) -> None:
     text = "\n".join(path.read_text() for path in RULES.glob("*.smk"))
-    calls = [part for part in text.split("    resources:")[1:] if f"fdamed {command} " in part.split("rule ")[0]]
+    after = [part.split("rule ")[0] for part in text.split("    resources:")[1:]]
+    calls = [part for part in after if f"fdamed {command} " in part or "fdamed {params.commands}" in part]
     assert calls and all("gpu=GPU" in part.split("params:")[0] for part in calls)
 
 

@@ -58,6 +58,30 @@ def test_names_from_data_are_text_in_both_forms(tmp_path: Path) -> None:
     assert "Trained at an unknown time in 4 rounds" in markdown and "<h2>Limits</h2>" in page
 
 
+def test_the_card_warns_of_a_model_that_guesses_or_reveals_its_members(tmp_path: Path) -> None:
+    config = write_study(tmp_path, runs={"gp": {}}, train={"rounds": 2}, seeds=[0])
+    assert (
+        "Caution" not in card(config, "gp", "NC")[0]
+        and "Membership inference: not measured" in card(config, "gp", "NC")[0]
+    )
+    found = {"value": 0.55, "low": 0.46, "high": 0.64}
+    for place, content in {
+        "audit/NC.json": {"scores": {"auc": {"gp": found}}},
+        "membership/NC.json": {
+            "untrained": {"auc": {"value": 0.5, "low": 0.4, "high": 0.6}},
+            "targets": {
+                "NC": {"runs": {"gp": {"loss": {"auc": found | {"value": 0.8, "low": 0.7}}, "calibrated": None}}}
+            },
+        },
+    }.items():
+        (config.parent / place).parent.mkdir(exist_ok=True)
+        (config.parent / place).write_text(json.dumps(content))
+    markdown, page = card(config, "gp", "NC")
+    assert "the AUC of gp cannot be distinguished from guessing (0.5): 0.550 (0.460 to 0.640 over" in markdown
+    assert "recognizes training patients of NC" in markdown and "should not be released as it is" in page
+    assert "| NC | 0.800 (0.700 to 0.640) | not measured | 0.500 (0.400 to 0.600) | yes |" in markdown
+
+
 def test_the_card_says_what_differential_privacy_cost_or_that_there_was_none(tmp_path: Path) -> None:
     config = write_study(tmp_path, runs={"gp": {}}, train={"rounds": 2}, seeds=[0])
     assert (

@@ -58,7 +58,9 @@ def error_of(**sections: Any) -> FdamedError:
 @pytest.mark.parametrize(("n", "batch", "epochs"), [(100, 16, 1), (97, 16, 2), (16, 16, 1), (1, 4, 3), (5, 2, 1)])
 def test_steps_are_counted_as_training_takes_them(n: int, batch: int, epochs: int) -> None:
     taken = sum(1 for epoch in range(epochs) for _ in batches(n, batch, stream(0, "order", epoch)))
-    assert local_steps(n, batch, epochs) == taken
+    recipe = Recipe(lr=0.1, batch=batch, epochs=epochs)
+    assert local_steps(n, recipe) == taken
+    assert local_steps(n, recipe.model_copy(update={"steps": 2})) == min(taken, 2)
 
 
 def test_a_hospital_with_too_few_images_sends_nothing_and_says_what_to_do() -> None:
@@ -131,12 +133,20 @@ def test_the_minimum_is_a_hundred_images_and_ten_steps_where_patients_are_behind
     assert load(ROOT / "tests/workflow/tiny_benchmark.yaml").minimum == NO_MINIMUM  # a public set
 
 
-def test_a_refusal_for_too_few_steps_gives_both_lines_that_end_it() -> None:
+def test_a_refusal_of_advice_has_the_number_of_labels_that_ends_it() -> None:
+    cut = study()["split"] | {"labeled": 200}
+    with pytest.raises(FdamedError, match=r"or `split\.labeled: 500` or more"):
+        parse(study(split=cut, runs={"gp": {}}) | {"advise": True}, "test")
+    parse(study(split=cut | {"labeled": 500}, runs={"gp": {}}) | {"advise": True}, "test")
+
+
+def test_a_refusal_for_too_few_steps_gives_every_line_that_ends_it() -> None:
     cut, expected = (
         study()["split"] | {"labeled": 100},
-        r"`train\.target\.epochs: 2` \(100 images in batches of 16: 14",
+        r"`runs\.gp\.train\.target\.epochs: 2` \(100 images in batches of 16: 14 steps\), or for all runs "
+        r"`train\.target\.epochs: 2`, or leave gp out of `runs`, or write `privacy\.smallest_steps: 7`",
     )
-    with pytest.raises(FdamedError, match=expected + r" steps\), or `privacy\.smallest_steps: 7`"):
+    with pytest.raises(FdamedError, match=expected):
         parse(study(split=cut, runs={"gp": {}}, train={}), "test")
     recipe = {"lr": 2e-4, "batch": 16}
     parse(study(split=cut, runs={"gp": {}}, train={"target": recipe | {"epochs": 2}}), "test")
@@ -231,11 +241,37 @@ def test_a_method_that_declares_nothing_counts_as_one_that_needs_each_update() -
 
 
 @pytest.mark.parametrize("name", sorted(catalog()))
-def test_secure_aggregation_never_silently_does_nothing(name: str) -> None:
+def test_secure_aggregation_works_with_the_methods_that_need_only_sums_and_with_no_other(name: str) -> None:
     release = {"release": ["weights", "update", "statistic", "features", "scalar", "count"], "secure_aggregation": True}
     why = catalog()[name]["needs_each"]
-    error = error_of(privacy=release, runs={name: {}}, **SGD)
-    assert (why in error.what) if why else ("fdamed cannot mask updates" in error.what and "SecAgg+" in error.fix)
+    three: dict[str, Any] = {"split": study()["split"] | {"clients": {c: c for c in "ABC"}}}
+    if why:
+        assert why in error_of(privacy=release, runs={name: {}}, **SGD, **three).what
+    else:
+        assert parse(study(privacy=release, runs={name: {}}, **SGD, **three), "test").privacy.secure_aggregation
+
+
+@pytest.mark.parametrize(
+    ("sections", "why"),
+    [
+        ({"runs": {"fedda": {"align": True}}}, "scaled by its own nominal step"),
+        ({"train": {"validation": {"norms": {}}}}, "compares single updates"),
+        ({"train": {"validation": {"directions": {}}}}, "compares single updates"),
+        ({"train": {"participation": 0.5}}, "a sum over one source is its own answer"),
+    ],
+)
+def test_options_that_need_single_updates_are_refused_beside_secure_aggregation(
+    sections: dict[str, Any], why: str
+) -> None:
+    three: dict[str, Any] = {"split": study()["split"] | {"clients": {c: c for c in "ABC"}}}
+    assert why in error_of(**SECURE, **three, **sections).what
+
+
+def test_advice_and_one_source_are_refused_beside_secure_aggregation() -> None:
+    assert "a sum over one source is its own answer" in error_of(**SECURE).what
+    three: dict[str, Any] = {"split": study()["split"] | {"clients": {c: c for c in "ABC"}}}
+    with pytest.raises(FdamedError, match="compares the gradients of single sources"):
+        parse(study(**SECURE, **three) | {"advise": True}, "test")
 
 
 # --- the report ------------------------------------------------------------------------------------------------------

@@ -26,7 +26,7 @@ from fdamed.federation.messages import decode, encode, pack, unpack
 from fdamed.federation.method import Model
 from fdamed.federation.server import Server
 from fdamed.federation.storage import answers as remembering
-from fdamed.federation.storage.answers import Answers, Took, digest_of
+from fdamed.federation.storage.answers import CHECKSUM, Answers, Took, digest_of
 from fdamed.federation.transport.multiprocess import Processes
 from fdamed.federation.transport.wire import ByteTransport, Wire
 from fdamed.methods._shared.local_training import Trained, compute_update, continue_training, train_locally
@@ -242,11 +242,11 @@ DAMAGE = {
 def test_a_damaged_entry_is_computed_again_and_replaced(damage, tmp_path: Path, capsys) -> None:
     expected, _ = asked(new_client(tmp_path))
     (entry,) = entries(tmp_path)
-    sound = unpack(entry.read_bytes()[64:])
+    sound = unpack(entry.read_bytes()[CHECKSUM:])
     entry.write_bytes(damage(entry.read_bytes()))
     assert asked(new_client(tmp_path)) == (expected, False)
     assert "damaged" in capsys.readouterr().err
-    assert unpack(entry.read_bytes()[64:])[1] == sound[1]
+    assert unpack(entry.read_bytes()[CHECKSUM:])[1] == sound[1]
     assert asked(new_client(tmp_path)) == (expected, True)
 
 

@@ -206,6 +206,18 @@ def test_small_cells_show_nowhere(tmp_path: Path) -> None:
     assert "1 to 10 near-duplicate images" in text
 
 
+def test_a_report_without_scores_counts_its_seeds_and_names_the_remedy_and_no_plot(tmp_path: Path) -> None:
+    config = write_study(tmp_path, **STUDY)
+    for run in ("fedavg", "gp"):
+        for seed in (0, 1, 2):
+            edit(config.parent / f"clients/NC/scores/{run}/NC/{seed}.json", n=60, positives=7)
+    page = report(config)
+    assert "Every score is in clients/NC/scores/" in visible(page) and "`privacy: public`" in visible(page)
+    assert re.findall(r'<td class="num" data-value="3">3</td>', section(page, "scores"))
+    assert "Marks: mean" not in visible(section(page, "scores"))
+    assert "Further left is cheaper" not in visible(section(page, "efficiency"))
+
+
 def test_each_target_has_its_view_and_their_mean_comes_first(tmp_path: Path) -> None:
     cut = {"by": "condition", "clients": dict(list(CLIENTS.items())[:3]), "target": "each"}
     config = write_study(tmp_path, **STUDY | {"split": cut, "seeds": [0, 1]})
@@ -387,6 +399,14 @@ def test_costs_stand_beside_the_papers_and_rows_that_did_not_run_are_listed(tmp_
     assert "fine-tune on 100 labeled target images" in text
 
 
+def test_a_study_that_is_none_of_the_papers_shows_none_of_its_costs(tmp_path: Path) -> None:
+    clients = {"A": "a", "B": "b"}
+    split = {"by": "site", "label": "Edema", "clients": clients, "target": "B"}
+    config = write_study(tmp_path, **STUDY | {"runs": {"fedavg": {}, "finetune": {}}, "split": split})
+    text = visible(section(report(config), "compute"))
+    assert "finetune" in text and "paper" not in text.lower() and "not run" not in text
+
+
 # --- protocol, absences, weights, classes ----------------------------------------------------------------------------
 
 
@@ -457,8 +477,10 @@ def test_versions_are_a_table_with_a_row_for_all_runs_that_share_them(tmp_path: 
     config = write_study(tmp_path, **STUDY)
     for seed in (0, 1, 2):
         edit(config.parent / f"runs/fedavg/NC/{seed}/run.json", versions={"torch": "2.1", "source": "abc"})
-        edit(config.parent / f"runs/gp/NC/{seed}/run.json", versions={"torch": "2.1", "source": "def"})
+        known = {"torch": "2.1", "source": "def", "commit": "unknown"}
+        edit(config.parent / f"runs/gp/NC/{seed}/run.json", versions=known)
     part = visible(section(report(config), "reproducibility"))
+    assert "unknown" not in part.partition("Configuration")[0]
     assert "Runs torch source" in part and "fedavg 2.1 abc gp 2.1 def" in part
 
 

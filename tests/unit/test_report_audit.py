@@ -82,7 +82,7 @@ def test_the_matrix_is_antisymmetric_and_counts_what_is_sure(audit) -> None:
     assert rows["fedavg"]["cells"][1]["points"] == pytest.approx(-10)
     assert (rows["gp"]["cells"][2]["low"], rows["gp"]["cells"][2]["high"]) == pytest.approx((8, 12))
     assert (rows["fedavg"]["cells"][1]["low"], rows["fedavg"]["cells"][1]["high"]) == pytest.approx((-12, -8))
-    assert {r: (row["won"], row["tied"], row["lost"]) for r, row in rows.items()} == {
+    assert {r: (row["won"], row["undecided"], row["lost"]) for r, row in rows.items()} == {
         "oracle": (1, 1, 0),
         "gp": (1, 1, 0),
         "fedavg": (0, 0, 2),

@@ -96,7 +96,7 @@ def test_a_target_after_the_dashes_is_no_further_configuration_file(monkeypatch,
     from snakemake.cli import get_argument_parser
 
     given: list[list[str]] = []
-    monkeypatch.setattr(command, "follow", lambda words, _: given.append(words) or 0)
+    monkeypatch.setattr(command, "follow", lambda words, *_, **__: given.append(words) or 0)
     study = SimpleNamespace(study="small")
     monkeypatch.setattr(command, "read_config", lambda _: study)
     monkeypatch.setattr(command.Places, "of", lambda _: Places(tmp_path))
@@ -132,16 +132,40 @@ def test_a_signal_reaches_snakemake_which_ends_in_its_own_time(number: signal.Si
     with subprocess.Popen([sys.executable, "-c", outer], stdout=subprocess.PIPE, text=True) as job:
         assert job.stdout is not None and job.stdout.readline() == "everything is up to date\n"
         job.send_signal(number)
-        assert job.wait(30) == 5
+        assert job.wait(30) == (130 if number == signal.SIGINT else 75)
         assert (
             job.stdout.read() == "everything is up to date\nstopped; finished work is kept, the same command resumes\n"
         )
 
 
+def test_a_study_that_ends_well_in_spite_of_a_signal_has_ended_well() -> None:
+    inner = "import signal, sys, time\nsignal.signal(15, lambda *_: sys.exit(0))\n"
+    inner += "print('Nothing to be done', flush=True)\ntime.sleep(60)"
+    outer = "import sys, io; from fdamed.cli.commands.run import follow\n"
+    outer += f"sys.exit(follow([sys.executable, '-c', {inner!r}], io.StringIO()))"
+    with subprocess.Popen([sys.executable, "-c", outer], stdout=subprocess.PIPE, text=True) as job:
+        assert job.stdout is not None and job.stdout.readline()
+        job.terminate()
+        assert job.wait(30) == 0
+
+
+def test_the_jobs_of_a_dry_run_are_shown_as_snakemake_lists_them(monkeypatch, tmp_path: Path, capsys) -> None:
+    listed = [*TABLE, "rule cache:", "    jobid: 3"]
+    monkeypatch.setattr(command, "read_config", lambda _: SimpleNamespace(study="small"))
+    monkeypatch.setattr(command.Places, "of", lambda _: SimpleNamespace(root=tmp_path, clients=tmp_path))
+    shim = tmp_path / "snakemake"
+    shim.write_text(f"#!{sys.executable}\nprint({chr(10).join(listed)!r})\n")
+    shim.chmod(0o755)
+    monkeypatch.setattr(command.sys, "executable", str(tmp_path / "python"))
+    with pytest.raises(SystemExit, match="0"):
+        command.run(Namespace(config=["a.yaml"], variant="", cores="2", arguments=["--", "-n"]))
+    assert capsys.readouterr().out.splitlines()[1:] == listed
+
+
 def test_all_gpus_of_the_machine_are_used_unless_told_otherwise(monkeypatch, tmp_path: Path) -> None:
     given: list[list[str]] = []
     monkeypatch.setattr(command, "gpus", lambda: ("a", "b"))
-    monkeypatch.setattr(command, "follow", lambda words, _: given.append(words) or 0)
+    monkeypatch.setattr(command, "follow", lambda words, *_, **__: given.append(words) or 0)
     study = SimpleNamespace(study="small", train=SimpleNamespace(jobs_per_gpu=2))
     monkeypatch.setattr(command, "read_config", lambda _: study)
     monkeypatch.setattr(command.Places, "of", lambda _: Places(tmp_path))

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from fdamed.config.privacy import Privacy
 from fdamed.config.runs import Auxiliary, Run
 from fdamed.config.study import Train
 from fdamed.federation.auxiliary_loss import log_auxiliary_loss
@@ -34,7 +35,9 @@ def trained(
     kept.check_room = lambda state: None
     monkeypatch.setattr(phases, "checkpoints", lambda *_: kept)
     monkeypatch.setattr(phases, "check_policies", lambda *_: None)
-    config = SimpleNamespace(split=SimpleNamespace(clients=hospitals.NAMES), differential_of=lambda spec: None)
+    config = SimpleNamespace(
+        privacy=Privacy(), split=SimpleNamespace(clients=hospitals.NAMES), differential_of=lambda spec: None
+    )
     one = StudyRun(config, "r", "target", 0, None)
     job = phases.Job(one, 1, hospitals.model(share), {})
     monkeypatch.setattr(phases.Job, "memory", lambda job, folder, client, file: folder_of / client / file)

@@ -18,7 +18,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from fdamed.config.loader import load
 from fdamed.config.privacy import local_steps
 from fdamed.config.runs import Swept
-from fdamed.config.study import Model
+from fdamed.config.study import Model, Recipe
 from fdamed.core.disclosure import LOCAL, hides, released_counts, shareable, to_csv, vague
 from fdamed.core.errors import FdamedError
 from fdamed.core.run_record import Record, read, study
@@ -294,7 +294,7 @@ def test_the_score_at_the_chosen_round_is_a_mean_over_seeds(tmp_path: Path) -> N
 
 def test_steps_are_counted_as_the_training_loop_makes_them() -> None:
     # 65 = 32 + 32 + 1, and a last batch of one is left out.
-    assert [local_steps(n, batch=32, epochs=2) for n in (64, 65, 66, 1)] == [4, 4, 6, 2]
+    assert [local_steps(n, Recipe(lr=1.0, batch=32, epochs=2)) for n in (64, 65, 66, 1)] == [4, 4, 6, 2]
 
 
 def test_budgets_follow_from_sizes_labels_and_who_takes_part(tmp_path: Path) -> None:

@@ -178,3 +178,24 @@ def test_prediction_gives_one_probability_a_class() -> None:
     model = FlatModel(nn.Sequential(nn.Flatten(), nn.Linear(4, 3)))
     p = predict(model, Labeled(np.zeros((5, 2, 2), np.uint8), np.zeros(5, np.int64), {}), batch=2)
     assert p.shape == (5, 3) and p.sum(axis=1) == pytest.approx(np.ones(5))
+
+
+@pytest.mark.parametrize(("epochs", "steps", "taken"), [(1, None, 3), (2, None, 6), (2, 4, 4), (1, 9, 3), (3, 1, 1)])
+def test_a_round_takes_its_epochs_or_at_most_so_many_steps(epochs: int, steps: int | None, taken: int) -> None:
+    x = np.tile(np.array([[1, 0]], dtype=np.float32), (6, 1))
+    data, recipe = Labeled(x, np.zeros(6, np.int64), {}), Recipe(lr=0.1, batch=2, epochs=epochs, steps=steps)
+    assert fit(line(), data, recipe, Stream(0)).steps == taken
+    assert recipe.images_seen(6) == 2 * taken
+
+
+def test_few_steps_are_the_first_of_the_whole_epoch() -> None:
+    x, y = np.arange(12, dtype=np.float32).reshape(6, 2), np.array([0, 1, 0, 1, 1, 0])
+    seen: list[list[float]] = []
+
+    def batches_of(steps: int | None) -> list[list[float]]:
+        seen.clear()
+        watch = lambda model, x, y: (seen.append(x[:, 0].tolist()), nn.functional.cross_entropy(model.module(x), y))[1]  # noqa: E731
+        fit(line(), Labeled(x, y, {}), Recipe(lr=0.01, batch=2, steps=steps), Stream(3), loss=watch)
+        return list(seen)
+
+    assert batches_of(2) == batches_of(None)[:2]

@@ -328,7 +328,7 @@ def test_the_policy_of_the_hospitals_holds_behind_an_unreliable_line() -> None:
         ({"deadline": 3}, "`minutes` and `deadline` go together"),
         ({"minutes": {"median": 3}}, "`minutes` and `deadline` go together"),
         ({"minutes": {"median": 0}, "deadline": 3}, "`train.faults.minutes.median`"),
-        ({"away": {0: ["a"]}}, "`train.faults.away.0"),
+        ({"away": {0: ["a"]}}, "`train.faults.away`: a key of it should be greater than or equal to 1"),
         ({"away": {1: ["c"]}}, "names c; allowed: a, b, target, sources"),
         ({"spare": ["c"]}, "names c"),
         ({"minutes": {"median": 1, "slower": {"c": 2}}, "deadline": 3}, "names c"),

@@ -59,7 +59,17 @@ def test_a_view_is_read_in_all_its_spellings_or_missing(text: str, view: str | N
 
 @pytest.mark.parametrize(
     ("text", "years"),
-    [("62", 62), ("62.0", 62), ("062Y", 62), ("006M", 0.5), ("018M", 1.5), ("095Y", 90), ("120", 90), (" ", None)],
+    [
+        ("62", 62),
+        ("62.0", 62),
+        ("62,5", 62.5),
+        ("062Y", 62),
+        ("006M", 0.5),
+        ("018M", 1.5),
+        ("095Y", 90),
+        ("120", 90),
+        (" ", None),
+    ],
 )
 def test_an_age_is_in_years_with_90_for_all_above(text: str, years: float | None) -> None:
     assert parse_age(text) == years
@@ -79,8 +89,10 @@ def test_a_text_that_cannot_be_such_a_value_is_an_error(parser: Callable[[str], 
         parser(text)
 
 
-@pytest.mark.parametrize(("text", "value"), [("1.0", 1), ("1", 1), ("-1.0", -1), ("0", 0), (" ", None)])
-def test_a_label_is_1_0_minus_1_or_blank(text: str, value: float | None) -> None:
+@pytest.mark.parametrize(
+    ("text", "value"), [("1.0", 1), ("1", 1), ("-1,0", -1), ("0", 0), (" ", None), ("Unknown", None)]
+)
+def test_a_label_is_1_0_minus_1_blank_or_unknown(text: str, value: float | None) -> None:
     assert parse_label(text) == value
 
 

@@ -253,6 +253,7 @@ def test_a_batch_of_runs_is_one_job_and_a_change_of_one_reaches_its_batch_alone(
     counts = jobs(dry.stdout)
     assert dry.returncode == 0 and "federate" not in counts
     assert counts["federate_0"] == "2" and counts["federate_1"] == "2", "two batches, two seeds"
+    assert counts["analyze"] == "1" and not {"evaluate", "audit", "attributes"} & set(counts)
 
 
 def test_a_public_set_goes_the_same_way_without_radiographs(tmp_path: Path) -> None:
@@ -273,6 +274,8 @@ def test_a_public_set_goes_the_same_way_without_radiographs(tmp_path: Path) -> N
     assert {row["run"] for row in cell["ranking"]} == {"fedavg", "gp-noise-0.1"}, "gp-noise-0.2 has no rival there"
     assert list(advice["predicted"]) == ["fedavg"] and (root / "report/tables/regret.csv").stat().st_size > 0
     assert 'id="advice"' in (root / "report" / "index.html").read_text(encoding="utf-8")
+    assert {p.stem for p in (root / "logs").glob("federate*")} == {"federate.batch_0.C3.0", "federate.batch_1.C3.0"}
+    assert (root / "logs" / "analyze.C3.log").is_file(), "one process scores and audits the target's runs"
 
 
 def test_a_second_phase_goes_through_every_rule_and_is_shown_in_the_report_and_mlflow(tmp_path: Path) -> None:

@@ -32,7 +32,10 @@ try:
     # Snakemake has read them too, but takes a key that stands there twice.
     for path in workflow.configfiles:
         read_strictly(Path(path))
-    study = checked(dict(config), where=", ".join(map(str, workflow.configfiles)))
+    raw = dict(config)
+    if transport := raw.pop("transport", None):  # --config transport=network
+        raw["train"] = {**raw.get("train", {}), "transport": transport}
+    study = checked(raw, where=", ".join(map(str, workflow.configfiles)))
 except FdamedError as error:
     raise WorkflowError(f"{error.what}\n  where: {error.where}\n  to do: {error.fix}")
 
@@ -61,6 +64,8 @@ FEDERATED = federated_runs(study)
 CLASSICAL = [name for name in RUNS if name not in FEDERATED]
 # What jobs train: candidates in the place of a tuned run.
 TRAINED = study.trained_runs()
+# Analyses that have one file a target.
+AUDITS = [s for s in ("audit", "attributes") if s in analysis_files(study)]
 TUNED = [name for name, run in RUNS.items() if run.tune]
 # Of every job that trains or predicts; a process that gets one leases it (fdamed/core/gpus.py).
 GPU = int(takes_gpu(study.train.device))
@@ -228,6 +233,26 @@ def growing(megabytes):
 train_memory = growing(3000)  # models, cache and libraries
 
 
+def scores_of(runs):
+    """The scores of these runs with all seeds, for one target."""
+    return expand(
+        f"{ROOT}/clients/{{{{target}}}}/scores/{{run}}/{{{{target}}}}/{{seed}}.json",
+        run=runs,
+        seed=study.seeds,
+    )
+
+
+def analyses(wildcards):
+    """The commands that score and audit all runs of a target, for one process."""
+    each = {
+        "evaluate": f"--client {wildcards.target} --threads 1",
+        "audit": "",
+        "attributes": f"--threads {study.train.threads}",
+    }
+    wanted = [*(["evaluate"] if FEDERATED else []), *AUDITS]
+    return " + ".join(f"{c} --target {wildcards.target} {each[c]}" for c in wanted)
+
+
 def run_files():
     """The files of every run of the study."""
     return expand(
@@ -235,7 +260,7 @@ def run_files():
             f"{ROOT}/runs/{{run}}/{{target}}/{{seed}}/done",
             f"{ROOT}/clients/{{target}}/scores/{{run}}/{{target}}/{{seed}}.json",
         ],
-        run=RUNS,
+        run=RUNS if study.train.transport != "network" else FEDERATED,
         target=study.split.targets,
         seed=study.seeds,
     )

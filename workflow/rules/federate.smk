@@ -114,7 +114,7 @@ if TUNED:
             "--seed {wildcards.seed} --threads {threads} 2> {log:q}"
 
 
-if FEDERATED:
+if FEDERATED and study.batch_runs == 1:  # in a small study `analyze` does it
 
     rule evaluate:
         input:
@@ -124,11 +124,7 @@ if FEDERATED:
                 seed=study.seeds,
             ),
         output:
-            expand(
-                f"{ROOT}/clients/{{{{target}}}}/scores/{{run}}/{{{{target}}}}/{{seed}}.json",
-                run=FEDERATED,
-                seed=study.seeds,
-            ),
+            scores_of(FEDERATED),
         log:
             f"{ROOT}/logs/evaluate.{{target}}.log",
         benchmark:

@@ -14,36 +14,35 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from fdamed.cli.options import read_config
 from fdamed.config.loader import catalog
-from fdamed.config.privacy import FOLDS, local_steps
+from fdamed.config.privacy import FOLDS
 from fdamed.config.runs import WARMUP, Run, Warmup
 from fdamed.config.study import Config
-from fdamed.core.disclosure import hides
 from fdamed.core.files import read_json, write_json, write_lines, write_text
-from fdamed.core.rng import Stream, stream
-from fdamed.data.loader import Labeled, balanced_part, load, patients
-from fdamed.data.splitting.folds import folds_of
+from fdamed.core.rng import stream
+from fdamed.data.loader import Labeled
 from fdamed.federation.client import Client
 from fdamed.federation.method import REGISTRY, Method
 from fdamed.federation.runner import run as run_rounds
 from fdamed.federation.server import Ledger, Server
+from fdamed.federation.storage.answers import Answers
 from fdamed.federation.transport.base import Transport
 from fdamed.models.flat import FlatModel
-from fdamed.pipeline.clients import build_client, declare, resident, transport
+from fdamed.pipeline.clients import build_client, declare, remembered, resident, transport
 from fdamed.pipeline.paths import Places, needed, weights_in
+from fdamed.pipeline.phases import steps_of
 from fdamed.pipeline.selection import check_known
+from fdamed.pipeline.trial_labels import candidates, check_folds, labeled_images, tryable
 from fdamed.report.advice import decision_map, sentences
 from fdamed.report.plots.figure import standalone
 from fdamed.theory.advice import explain, recommend
 from fdamed.theory.delta_error import Rule
 from fdamed.theory.survey import survey
-from fdamed.theory.trials import InFold, TrialServer, drops, is_candidate, without_fold
+from fdamed.theory.trials import InFold, TrialServer, drops, without_fold
 
 log = logging.getLogger(__name__)
 GROUP = "prepare", 11
@@ -63,6 +62,7 @@ def run(arguments: argparse.Namespace) -> None:
     targets = config.split.targets if arguments.target is None else (arguments.target,)
     for target in targets:
         check_known("client", target, config.split.clients)
+        check_folds(config, target, seed)
         found = advise(config, target, seed, arguments.threads)
         log.info("\n".join(sentences(found, config.sweeps())))
         cost = found["cost"]
@@ -116,12 +116,14 @@ class Stage:
 
     def _wire(self, spec: Run, fold: int | None = None, names: tuple[str, ...] = ()) -> Transport:
         config, places = self.config, Places.of(self.config)
+        steps = {step.name: step for run in candidates(config).values() for step in steps_of(config, run)}
+        answers = remembered(config, spec, steps.values(), self.threads)
         return transport(
             config,
             "advise",
             self.model,
             self.threads,
-            partial(client_of, config, spec, target=self.target, seed=self.seed, fold=fold),
+            partial(client_of, config, spec, target=self.target, seed=self.seed, fold=fold, answers=answers),
             lambda p: places.memory(p, "advise", self.target, self.seed) / "aside.safetensors",
             names,
         )
@@ -147,18 +149,15 @@ def advise(config: Config, target: str, seed: int, threads: int) -> dict[str, An
 def measured(stage: Stage, theta: Tensor) -> dict[str, Any]:
     """What is found after a warm-up from `theta`: the recommendations, their explanation and their cost."""
     config, sizes = stage.config, _counts(stage.config, stage.target)
+    places, skipped = tryable(config, stage.target, stage.seed)
     labeled = sizes.pop(stage.target)
     one_round = config.train.source.epochs * sum(sizes.values())
     warm, theta = warmed_up(stage, theta)
     server = stage.server(Run(method="advise"))
     server.begin(warm + 1, warm + 1)
     findings = survey(server, theta, labeled)
-    images, cells, skipped = warm * one_round + findings.images, [], []
-    for (number, noise), runs in regimes(config).items():
-        y, owner = _labeled(config, stage.target, number, stage.seed)
-        if why := too_small(config, runs, y, owner, stream(stage.seed, stage.target, "folds")):
-            skipped.append({"labeled": number, "noise": noise, "why": why})
-            continue
+    images, cells = warm * one_round + findings.images, []
+    for (number, noise), runs in places.items():
         found, used = tried(stage, runs, number, noise, theta, warm + 1)
         images += used
         cells.append({"labeled": number, "noise": noise, **recommend(found)})
@@ -171,27 +170,6 @@ def measured(stage: Stage, theta: Tensor) -> dict[str, Any]:
         "skipped": skipped,
         **explain(findings, rules(config)),
     }
-
-
-def candidates(config: Config) -> dict[str, Run]:
-    """The runs of which one round can be tried: see `is_candidate`; not with auxiliary heads or a second phase."""
-    return {
-        name: spec
-        for name, spec in config.expanded_runs().items()
-        if spec.method in REGISTRY and is_candidate(REGISTRY[spec.method]) and not (spec.auxiliary or spec.then)
-    }
-
-
-def regimes(config: Config) -> dict[tuple[Any, float], dict[str, Run]]:
-    """(Labeled images, noise) -> the candidates there, where there are two; one that uses no labels is in all."""
-    runs, whole = candidates(config), config.split.labeled
-    labeled = {name: (spec.labeled or whole) if config.few_labels(spec) else None for name, spec in runs.items()}
-    places = {(n, config.noise_of(runs[name])): None for name, n in labeled.items() if n is not None}
-    found = {
-        (n, noise): {r: s for r, s in runs.items() if labeled[r] in (n, None) and config.noise_of(s) == noise}
-        for n, noise in places
-    }
-    return {place: there for place, there in found.items() if len(there) > 1}
 
 
 def warmed_up(stage: Stage, theta: Tensor) -> tuple[int, Tensor]:
@@ -231,34 +209,6 @@ def tried(
     return {name: out[name] for name in runs}, images
 
 
-def too_small(
-    config: Config, runs: Mapping[str, Run], y: NDArray[np.int64], owner: NDArray[np.int64], rng: Stream
-) -> str:
-    """Why losses of the folds of these labeled images may not leave the target, without a count; empty: they may.
-
-    Folds have whole patients, so their sizes are known here and not from the number of labels.
-    """
-    fold, minimum, cell = folds_of(y, owner, FOLDS, rng), config.minimum, config.smallest_cell
-    parts = [fold == k for k in range(FOLDS)]
-    if any(part.sum() < minimum.images for part in parts):
-        return f"a fold has fewer than {minimum.images} images (privacy.smallest_images)"
-    recipes = [config.train_of(spec).target for spec in runs.values()]
-    least = min(len(y) - int(part.sum()) for part in parts)
-    if any(local_steps(least, recipe.batch, recipe.epochs) < minimum.steps for recipe in recipes):
-        return f"without a fold there are fewer than {minimum.steps} local steps (privacy.smallest_steps)"
-    if any(hides(int(p.sum()), int((y[p] == 1).sum()), cell, len(np.unique(owner[p]))) for p in parts):
-        return f"a fold has fewer than {cell} patients, or images of a class (privacy.smallest_cell)"
-    return ""
-
-
-def _labeled(config: Config, target: str, labeled: Any, seed: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Classes and patients of the target's labeled images, or of so many of them."""
-    folder = Places.of(config).client(target)
-    y, owner = load(folder, parts=("adapt",)).y, patients(folder, ("adapt",))
-    rows = balanced_part(y, labeled, seed) if isinstance(labeled, int) else slice(None)
-    return y[rows], owner[rows]
-
-
 def _counts(config: Config, target: str) -> dict[str, int]:
     """Images that each client trains on."""
     clients = read_json(needed(Places.of(config).root / "cohort.json", "split"))["clients"]
@@ -267,13 +217,24 @@ def _counts(config: Config, target: str) -> dict[str, int]:
 
 
 def client_of(
-    config: Config, spec: Run, client: str, target: str, seed: int, fold: int | None = None, **more: Any
+    config: Config,
+    spec: Run,
+    client: str,
+    target: str,
+    seed: int,
+    fold: int | None = None,
+    answers: Answers | None = None,
+    **more: Any,
 ) -> Client:
-    """One client; the target without a fold of its labeled images, if one is given."""
-    made = build_client(config, spec, client, target, seed, labels=True, every=False, **more)
+    """One client; the target without a fold of its labeled images, if one is given.
+
+    Runs ask sources the questions of the warm-up and the trials again, but none of the target without a fold.
+    """
+    known = answers if client != target else None
+    made = build_client(config, spec, client, target, seed, labels=True, every=False, answers=known, **more)
     if client != target or fold is None or not isinstance(made.data, Labeled):
         return made
-    _, owner = _labeled(config, target, spec.labeled, seed)
+    _, owner = labeled_images(config, target, spec.labeled, seed)
     return replace(made, data=without_fold(made.data, owner, fold, stream(seed, target, "folds")))
 
 

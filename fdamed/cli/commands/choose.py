@@ -1,7 +1,7 @@
 """Choose one candidate of a tuned run for one target and seed, on validation images; its files become the run's.
 
 Examples:
-    fdamed choose --config config/config.yaml --run gp --target edema --seed 0
+    fdamed choose --config config/config.yaml tuned.yaml --run gp_tuned --target edema --seed 0
 """
 
 from __future__ import annotations

@@ -14,14 +14,9 @@ import argparse
 import torch
 
 from fdamed.cli.options import read_config
-from fdamed.core.files import read_json
-from fdamed.core.rng import stream
-from fdamed.data.loader import Labeled, load
-from fdamed.models.flat import FlatModel
 from fdamed.pipeline.clients import resident
-from fdamed.pipeline.scoring import trained_model, write_scores
+from fdamed.pipeline.scoring import score
 from fdamed.pipeline.selection import StudyRun, check_known, federated_runs
-from fdamed.training.local import predict
 
 GROUP = "run", 5
 OPTIONS = {
@@ -43,11 +38,4 @@ def run(arguments: argparse.Namespace) -> None:
     torch.set_num_threads(arguments.threads)
     model = resident(config)
     for one in runs:
-        noise = config.noise_of(one.spec) if client == one.target else 0.0
-        score(one, client, model, load(one.places.client(client), parts=("test",), noise=noise))
-
-
-def score(one: StudyRun, client: str, model: FlatModel, data: Labeled) -> None:
-    """Predict the client's test images and write its scores."""
-    p = predict(trained_model(one, client, model), data, rng=stream(one.seed, client, "test", "noise"))
-    write_scores(one, client, read_json(one.folder / "run.json")["title"], data.y, p)
+        score(one, client, model)

@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 GROUP = "use the model", 1
 OPTIONS = {
     "folder": {"nargs": "?", "metavar": "RUN_FOLDER", "help": "results/STUDY/runs/RUN/TARGET/SEED, or:"},
-    "--config": {"required": False},
+    "--config": "",
     "--run": {"required": False},
     "--target": {"required": False},
     "--seed": {"required": False},
@@ -46,6 +46,8 @@ def run(arguments: argparse.Namespace) -> None:
     about = write(chosen, arguments.out, not arguments.without_onnx, arguments.bundle)
     if chosen.keeps:
         log.warning("this model stayed inside the client during the study; sharing the folder discloses it")
+    for caution in about["cautions"]:
+        log.warning(caution)
     if arguments.json:
         print_json(about)
         return

@@ -130,8 +130,8 @@ def describe(job: Job, plan: tuple[Phase, ...], lengths: list[int], manifest: st
             "fdamed": __version__,
             "torch": job.fingerprint["torch"],
             "source": job.fingerprint["source"],
-            "commit": commit() or "unknown",
-        },
+        }
+        | ({"commit": known} if (known := commit()) else {}),
         "digests": {k: job.fingerprint[k] for k in ("settings", "data", "init")}
         | {"manifest": manifest, "images": digest_images(config)},
     }

@@ -25,9 +25,9 @@ from fdamed.pipeline.phases import phases, steps_of
 GROUP = "prepare", 11
 OPTIONS = {
     "--study": {"type": "path", "required": True, "metavar": "FILE", "help": "the study's configuration"},
-    "--kits": {"type": "path", "default": "kits", "metavar": "FOLDER", "help": "the lead's own folder of keys"},
+    "--kits": {"type": "path", "metavar": "FOLDER", "help": "the lead's own folder of keys (default: network.kits)"},
 }
-HIDDEN = ("data", "phantom", "results", "tracking", "published", "advise", "audit")
+HIDDEN = ("data", "phantom", "results", "tracking", "published", "advise")
 """Sections that are no hospital's business: they name the lead's files, or analyses of one machine."""
 WORDS = {
     "weights": "a whole model, trained on the hospital's images",
@@ -41,7 +41,7 @@ WORDS = {
 
 def run(arguments: argparse.Namespace) -> None:
     config, network = network_study(arguments.study)
-    kits: Path = arguments.kits
+    kits = (arguments.kits or Path(network.kits)).resolve()
     if (kits / "server").exists():
         fix = "Keep them, or remove the folder: all hospitals then need new invitations."
         raise FdamedError("there are kits already", str(kits), fix)
@@ -56,13 +56,15 @@ def run(arguments: argparse.Namespace) -> None:
         write_invitation(config, client, folder)
         print(f"{client}: {folder}")
     print(
-        f"study {config.study}, digest {study_digest(config)}: tell it to the hospitals by another way than the folder"
+        f"study {config.study}, digest {study_digest(config)}: give it to the hospitals over another channel than "
+        "the folder"
     )
 
 
 def write_invitation(config: Config, client: str, folder: Path) -> None:
     """The study without the lead's own paths, what the hospital checks, and the page for its ethics board."""
     sections = {k: v for k, v in without_defaults(config).items() if k not in HIDDEN}
+    sections["network"].pop("kits", None)
     write_text(folder / "study.yaml", dump(sections))
     facts = {
         "client": client,
@@ -100,9 +102,15 @@ def page(config: Config, client: str, facts: dict[str, Any]) -> str:
             kinds |= step.released_kinds
             lines.append(f"| {name} | {titles} | {step.name} | {', '.join(sorted(step.released_kinds)) or 'nothing'} |")
     lines += ["", "| kind | what it is |", "|---|---|", *(f"| {kind} | {WORDS[kind]} |" for kind in sorted(kinds))]
+    if config.privacy.secure_aggregation:
+        lines += ["", "What sources send, but for counts, is masked: the server learns only the mean over all sources."]
     lines += [
         "",
-        "The target also answers with accuracy and AUC of a model on its own test images, unless a group is too small.",
+        "For the report the target also answers with scores (AUC, accuracy and others) of the models on its own test",
+        "images, by round and by subgroup, with their intervals and paired differences, and how well a model reveals",
+        "attributes; every hospital with how well a model reveals who trained it, and with counts of images, patients",
+        "and positives by part. All are aggregates; those of groups below the hospital's `privacy.smallest_cell` stay.",
+        *(["The finished models are sent to every hospital for this purpose."] if config.audit.membership else []),
         "A trained model can reveal something of the images that it was trained on: docs/explanation/privacy.md.",
     ]
     return "\n".join(lines) + "\n"

@@ -25,7 +25,7 @@ from fdamed.pipeline.phases import steps_of
 GROUP = "prepare", 12
 OPTIONS = {
     "--invitation": {"type": "path", "required": True, "metavar": "FOLDER", "help": "as it came from the lead"},
-    "--digest": {"required": True, "help": "the study's digest, as the lead told it by another way"},
+    "--digest": {"required": True, "help": "the study's digest, which the lead gave over another channel"},
     "--data": {"type": "path", "required": True, "metavar": "FILE", "help": "this hospital's `data` and `privacy`"},
     "--out": {"type": "path", "default": "site.yaml", "metavar": "FILE", "help": "the hospital's file to write"},
 }
@@ -36,7 +36,7 @@ def run(arguments: argparse.Namespace) -> None:
     facts, study = read_json(folder / "invitation.json"), shared_study(folder / "study.yaml")
     own = read(arguments.data)
     items: dict[str, Callable[[], Any]] = {
-        "the digest is the one that the lead told": lambda: _equal(facts["digest"], arguments.digest),
+        "the digest is the one that the lead gave": lambda: _equal(facts["digest"], arguments.digest),
         "the study's file has this digest": lambda: _equal(study_digest(study), facts["digest"]),
         "the certificate is this hospital's, of the study's authority": lambda: _kit(folder, facts),
         "the study names this hospital": lambda: _equal(facts["client"] in study.split.clients, True),

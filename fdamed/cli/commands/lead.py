@@ -1,4 +1,6 @@
-"""Lead a study over a network: start its server, wait for the hospitals, train all runs, and resume after faults.
+"""Lead a study over a network: start its server, wait for the hospitals, train all runs, and write the report.
+
+It resumes after faults. The report is made from what the hospitals let out alone.
 
 Examples:
     fdamed lead --study study.yaml --kits kits
@@ -11,12 +13,12 @@ import logging
 import os
 import secrets
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from fdamed.cli.commands import init
+from fdamed.cli.commands import init, report
 from fdamed.cli.commands.serve import end, start_kit
 from fdamed.config.base import without_defaults
 from fdamed.config.site import network_study, study_digest
@@ -32,8 +34,8 @@ from fdamed.pipeline.selection import StudyRun, all_runs
 GROUP = "run", 8
 OPTIONS = {
     "--study": {"type": "path", "required": True, "metavar": "FILE", "help": "the study's configuration"},
-    "--kits": {"type": "path", "default": "kits", "metavar": "FOLDER", "help": "what `fdamed invite` made"},
-    "--runs": {"nargs": "+", "metavar": "RUN/TARGET/SEED", "help": "only these runs; without it all"},
+    "--kits": {"type": "path", "metavar": "FOLDER", "help": "what `fdamed invite` made (default: network.kits)"},
+    "--runs": {"nargs": "+", "metavar": "RUN/TARGET/SEED", "help": "only these runs, and no report; without it all"},
 }
 ATTEMPTS = 20
 """Jobs that are submitted, at most, until all runs are done."""
@@ -43,17 +45,21 @@ log = logging.getLogger(__name__)
 
 
 def run(arguments: argparse.Namespace) -> None:
-    config, _ = network_study(arguments.study)
+    config, network = network_study(arguments.study)
     if tuned := [name for name, spec in config.expanded_runs().items() if spec.tune]:
         fix = "Choose the values in a study on one machine, and write them into the run."
         raise FdamedError(f"runs over a network are not tuned: {', '.join(tuned)}", "runs.*.tune", fix)
     places = Places.of(config)
-    wanted = arguments.runs or [one.key for one in all_runs(config) if not one.classical]
-    with locked(private(places.root)):
+    whole = [one.key for one in all_runs(config) if not one.classical]
+    wanted = arguments.runs or whole
+    private(places.clients)
+    with locked(places.root / "state"):
         for seed in config.seeds:
             if not (places.init(seed) / "theta.safetensors").exists():
                 init.write(config, seed, places.init(seed))
-        lead(config, arguments.kits, wanted)
+        lead(config, (arguments.kits or Path(network.kits)).resolve(), wanted, report=wanted == whole)
+    if wanted == whole:
+        report.write(config)
     for key in wanted:
         print(f"{key}: {last_scores(StudyRun.federated(config, *batching.key(key)))}")
 
@@ -65,53 +71,59 @@ def last_scores(one: StudyRun) -> str:
     return ", ".join(shown) or "the target lets no score out"
 
 
-def lead(config: Config, kits: Path, wanted: list[str]) -> None:
-    """Submit jobs until every run is done; a job that ends without a word is submitted again and resumes."""
-    root = Places.of(config).root
+def lead(config: Config, kits: Path, wanted: list[str], report: bool) -> None:
+    """Submit jobs until every run is done and what the report needs is here; each resumes where the last one ended."""
+    root, ended = Places.of(config).root, not report
     log.info("study %s, digest %s: %d runs", config.study, study_digest(config), len(wanted))
     with started(kits / "server") as server:
         for attempt in range(1, ATTEMPTS + 1):
             left = [key for key in wanted if not (root / "runs" / key / "done").exists()]
-            if not left:
+            if not left and ended:
                 log.info("all %d runs are done", len(wanted))
                 return
             server.ensure()
             with suppress(ConnectionError):
-                _one_job(config, kits, left, attempt)
+                ended = _one_job(config, kits, left, report, attempt)
             time.sleep(min(PAUSE, LOOK * attempt))
-    what = f"{len(left)} of {len(wanted)} runs are not done after {ATTEMPTS} jobs"
+    what = f"{len(left)} of {len(wanted)} runs, or the report, are not done after {ATTEMPTS} jobs"
     raise FdamedError(what, str(root), f"See {root / 'logs'} and {kits / 'server' / 'engine.log'}, and start it again.")
 
 
-def _one_job(config: Config, kits: Path, runs: list[str], attempt: int) -> None:
-    """Submit one job with these runs and wait for its end; raises ConnectionError if the server is gone."""
+def _one_job(config: Config, kits: Path, runs: list[str], report: bool, attempt: int) -> bool:
+    """Submit one job with these runs and wait for its end; whether it has done all of them, and the report's questions.
+
+    Raises ConnectionError if the server is gone.
+    """
     root = Places.of(config).root
     ended, shown = root / "state" / f"ended.{secrets.token_hex(4)}.json", root / "logs" / "lead.log"
     shown.parent.mkdir(parents=True, exist_ok=True)
     shown.touch()
-    folder = write_job(config, kits / "job", runs, ended, shown)
+    folder = write_job(config, kits / "job", runs, report, ended, shown)
     with session(kits) as flare:
         for other in _checked(flare.list_jobs):  # of a lead that was killed, or a session that broke
             if not str(other.get("status", "")).startswith("FINISHED"):
                 log.info("stopping an earlier job")
                 with suppress(ConnectionError):
                     _checked(flare.abort_job, other["job_id"])
-        wait_for_hospitals(flare, config)
+        wait_for_hospitals(flare, config.split.clients, 60.0 * config.network.wait_minutes)  # type: ignore[union-attr]
         with open(shown, encoding="utf-8") as messages:
             messages.seek(0, os.SEEK_END)
             job = _checked(flare.submit_job, str(folder))
-            log.info("job %d: %s", attempt, ", ".join(runs))
+            log.info("job %d: %s", attempt, ", ".join((*runs, *["report"] * report)))
             while not str(_checked(flare.get_job_meta, job).get("status", "")).startswith("FINISHED"):
                 _show(messages.read())
                 time.sleep(LOOK)
             _show(messages.read())
     if not ended.exists():
         log.warning("the job ended before its runs; it is submitted again and resumes")
-        return
+        return False
     failed = read_json(ended)["failed"]
     ended.unlink()
     if failed:
-        raise FdamedError("a run has failed", str(shown), f"The reason is above: {failed.splitlines()[0]}")
+        raise FdamedError(
+            "a run or the report has failed", str(shown), f"The reason is above: {failed.splitlines()[0]}"
+        )
+    return True
 
 
 def _show(text: str) -> None:
@@ -119,12 +131,12 @@ def _show(text: str) -> None:
         log.info("%s", line)
 
 
-def write_job(config: Config, folder: Path, runs: list[str], ended: Path, shown: Path) -> Path:
+def write_job(config: Config, folder: Path, runs: list[str], report: bool, ended: Path, shown: Path) -> Path:
     """The folder of a job: it names fdamed's own classes, and brings no code."""
     study = folder / "study.json"
     write_json(study, without_defaults(config) | {"results": str(Path(config.results).resolve())})
     names = [str(path.resolve()) for path in (study, ended, shown)]
-    loop = {"config": names[0], "runs": runs, "ended": names[1], "shown": names[2]}
+    loop = {"config": names[0], "runs": runs, "report": report, "ended": names[1], "shown": names[2]}
     clients = list(config.split.clients)
     meta: dict[str, Any] = {"name": config.study, "resource_spec": {}, "deploy_map": {"app": ["@ALL"]}}
     meta |= {"min_clients": len(clients), "mandatory_clients": clients}
@@ -137,12 +149,12 @@ def write_job(config: Config, folder: Path, runs: list[str], ended: Path, shown:
     return folder
 
 
-def wait_for_hospitals(flare: Any, config: Config) -> None:
+def wait_for_hospitals(flare: Any, clients: Iterable[str], seconds: float) -> None:
     """Wait until every hospital of the study is there; who is there is shown when it changes."""
-    end, shown = time.monotonic() + 60.0 * config.network.wait_minutes, None  # type: ignore[union-attr]
+    end, shown = time.monotonic() + seconds, None
     while True:
         there = sorted(client.name for client in _checked(flare.get_system_info).client_info)
-        missing = sorted(set(config.split.clients) - set(there))
+        missing = sorted(set(clients) - set(there))
         if there != shown:
             log.info("here: %s%s", ", ".join(there) or "nobody", f"; missing: {', '.join(missing)}" if missing else "")
             shown = there

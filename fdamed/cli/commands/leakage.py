@@ -16,6 +16,8 @@ import numpy as np
 import pandas as pd
 
 from fdamed.cli.options import read_config
+from fdamed.config.split import Split
+from fdamed.config.study import Config
 from fdamed.core.counts import write_counts
 from fdamed.core.disclosure import to_csv, vague
 from fdamed.core.errors import FdamedError
@@ -36,7 +38,11 @@ ROLES = {"train": "learn", "adapt": "learn", "val": "val", "test": "test"}
 
 def run(arguments: argparse.Namespace) -> None:
     config = read_config(arguments)
-    places, (_, split) = Places.of(config), clinical(config)
+    write(config, clinical(config)[1], Places.of(config))
+
+
+def write(config: Config, split: Split, places: Places) -> None:
+    """Check the clients of a split; raises if the rule forbids what is found."""
     if config.image.size < SMALLEST:
         what = f"near-duplicates cannot be found in images of {config.image.size} pixels"
         raise FdamedError(what, "image.size", f"Set image.size to {SMALLEST} or more.")

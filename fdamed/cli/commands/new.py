@@ -53,7 +53,7 @@ def run(arguments: argparse.Namespace) -> None:
     if arguments.layout == "demo":
         print(f"Next: cd {folder} && fdamed run")
     else:
-        print(f"Next: cd {folder}, edit {CONFIG}, check it with `fdamed doctor --config {CONFIG}`, then `fdamed run`")
+        print(f"Next: cd {folder}, edit {CONFIG}, check it with `fdamed doctor`, then `fdamed run`")
 
 
 def _text(name: str) -> str:

@@ -10,6 +10,7 @@ import argparse
 import logging
 
 from fdamed.cli.options import read_config
+from fdamed.config.study import Config
 from fdamed.core.disclosure import to_csv
 from fdamed.core.files import write_text
 from fdamed.core.locks import locked
@@ -22,7 +23,12 @@ OPTIONS = {"--config": ""}
 
 
 def run(arguments: argparse.Namespace) -> None:
-    study = read_study(read_config(arguments))
+    write(read_config(arguments))
+
+
+def write(config: Config) -> None:
+    """Write the report of a study from its files."""
+    study = read_study(config)
     folder = study.folder / "report"
     with locked(folder):
         page.write(study, folder)

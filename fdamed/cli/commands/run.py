@@ -3,8 +3,9 @@
 It starts Snakemake in the current folder; what follows `--` is passed to it.
 
 Examples:
-    fdamed run --config config/config.yaml --cores 2
-    fdamed run --config config/chexpert.yaml --cores 8 -- --forcerun report_page
+    fdamed run --cores 2
+    fdamed run --config config/config.yaml --cores 8 -- --forcerun report_page
+    fdamed run -- -n
 """
 
 from __future__ import annotations
@@ -27,22 +28,23 @@ from fdamed.cli.options import LEFT_OUT, read_config
 from fdamed.core.files import private
 from fdamed.core.gpus import gpus
 from fdamed.core.progress import EVERY, console
+from fdamed.core.signals import EXIT
 from fdamed.pipeline.paths import Places
 
 GROUP = "run", 0
 OPTIONS = {
-    "--config": {"required": False, "default": ["config/config.yaml"], "help": "files (default: config/config.yaml)"},
+    "--config": "",
     "--cores": {"default": "all", "metavar": "N", "help": "cores to use (default: all)"},
     "arguments": {"nargs": "...", "metavar": "-- SNAKEMAKE ARGUMENTS"},
 }
 STAGES = {
-    "data": ("phantom", "ingest", "split", "leakage", "partition"),
+    "data": ("phantom", "ingest", "split", "leakage", "partition", "prepare"),
     "images": ("cache",),
     "initial weights": ("init",),
     "advice": ("advise",),
-    "training": ("federate", "features", "fit_classical"),
+    "training": ("federate", "lead", "features", "fit_classical"),
     "choice of candidates": ("choose",),
-    "evaluation": ("evaluate",),
+    "evaluation": ("evaluate", "analyze"),
     "audits": ("audit", "attributes", "membership"),
     "report": ("report_page", "track"),
 }
@@ -52,6 +54,8 @@ FINISHED = re.compile(r"Finished jobid: \d+ \(Rule: (\w+)\)")
 FAILED = re.compile(r"Error in rule (\w+):$")
 LOG = re.compile(r"    log: (.+?)(?: \(check log file.*)?$")
 EXCERPT, WIDTH = 12, 30
+PLAIN = {"-n", "--dry-run", "--dryrun", "-S", "--summary", "-D", "--detailed-summary", "-l", "--list-rules", "--dag"}
+"""Arguments with which Snakemake runs nothing: its output is what was asked for."""
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -67,7 +71,7 @@ def run(arguments: argparse.Namespace) -> None:
     log.parent.mkdir(exist_ok=True)
     print(f"{config.study}: full output in {log}", flush=True)
     with open(log, "a", encoding="utf-8", buffering=1) as full:
-        code = follow([*command, *more], full)
+        code = follow([*command, *more], full, plain=bool(PLAIN.intersection(more)))
     if code == 0 and not more:
         print(f"report: {root / 'report' / 'index.html'}")
     sys.exit(code)
@@ -106,8 +110,8 @@ class Progress:
 
     stages: dict[str, Stage] = field(default_factory=lambda: {name: Stage(name) for name in STAGES})
     failed: int = 0
-    stopped: bool = False
-    """By a signal: jobs that end now have not failed."""
+    stopped: int = 0
+    """The signal that stops the study: jobs that end now have not failed."""
     _counting: bool = False
     _failing: str = ""
     _reasons: set[str] = field(default_factory=set)
@@ -157,8 +161,8 @@ def excerpt(path: str) -> tuple[str, str]:
     return f"\n    log: {path}", "".join(f"\n    {line}" for line in lines)
 
 
-def follow(command: list[str], full: IO[str]) -> int:
-    """Run the command, write its output to `full` and show the progress; its exit code."""
+def follow(command: list[str], full: IO[str], plain: bool = False) -> int:
+    """Run the command, write its output to `full` and show the progress, or the output as it is; the exit code."""
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
     child = subprocess.Popen(
         command,
@@ -179,11 +183,12 @@ def follow(command: list[str], full: IO[str]) -> int:
             yield last[-1]
 
     with _forwarding(child, progress):
-        (_bars if sys.stdout.isatty() else _messages)(lines(), progress)
+        (_as_it_is if plain else _bars if sys.stdout.isatty() else _messages)(lines(), progress)
         code = child.wait()
     if progress.stopped:
         print("stopped; finished work is kept, the same command resumes")
-    elif code and not progress.failed:
+        return code and (130 if progress.stopped == signal.SIGINT else EXIT)
+    if code and not progress.failed and not plain:
         print(*last, sep="\n")
     return code if code >= 0 else 128 - code
 
@@ -193,7 +198,7 @@ def _forwarding(child: subprocess.Popen[str], progress: Progress) -> Iterator[No
     """Pass on SIGINT to Snakemake and its jobs, as a terminal does, and SIGTERM to Snakemake, which awaits them."""
 
     def forward(number: int, _: object) -> None:
-        progress.stopped = True
+        progress.stopped = number
         (os.killpg if number == signal.SIGINT else os.kill)(child.pid, number)
 
     before = {number: signal.signal(number, forward) for number in (signal.SIGINT, signal.SIGTERM)}
@@ -202,6 +207,11 @@ def _forwarding(child: subprocess.Popen[str], progress: Progress) -> Iterator[No
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def _as_it_is(lines: Iterable[str], _: Progress) -> None:
+    for line in lines:
+        print(line, flush=True)
 
 
 def _bars(lines: Iterable[str], progress: Progress) -> None:

@@ -36,8 +36,12 @@ from fdamed.pipeline.paths import Places
 GROUP = "run", 7
 PRIVATE = True
 OPTIONS = {"--site": {"type": "path", "required": True, "metavar": "FILE", "help": "this hospital's file"}}
+TABLES = (".csv", ".csv.gz", ".tsv", ".json", ".xlsx")
 RESTARTS, WITHIN = 10, 60.0
 """Starts of a part in so many seconds, after which it is given up; FLARE's client ends when it finds no server."""
+STREAMING = {"NVFLARE_STREAMING_RETRY_WAIT": "30", "NVFLARE_STREAMING_RETRY_TIMEOUT": "600"}
+"""FLARE sends a part again that is not confirmed after 5 s: on a slow line it is still on its way, and the copies keep
+the line busy twice as long as the message; after 60 s it gives up, which a line that was cut may take."""
 log = logging.getLogger(__name__)
 
 
@@ -53,15 +57,20 @@ def run(arguments: argparse.Namespace) -> None:
 
 def prepare(site: Site) -> None:
     """Ingest, split and cache this hospital's own data, unless this was done with the same settings."""
-    from fdamed.cli.commands import ingest, split
+    from fdamed.cli.commands import ingest, leakage, split
     from fdamed.data.cache import build
     from fdamed.pipeline.paths import clinical, rows_in
 
     config = own_config(site, study_of(site))
     places, client, (data, _) = Places.of(config), site.client, clinical(config)
     settings = digest([without_defaults(s) for s in (config.data, config.split, config.image)])
-    mark = places.client(client) / "prepared.json"
-    if mark.exists() and read_json(mark) == {"settings": settings}:
+    mark, tables = places.client(client) / "prepared.json", _tables(Path(str(getattr(config.data, "root", ""))))
+    if mark.exists() and (before := read_json(mark)).get("settings") == settings:
+        if before.get("tables") != tables:
+            log.warning(
+                "the tables of %s have changed since they were read: the study goes on with the data as it was", client
+            )
+            log.warning("to read them again remove %s; the lead must then begin a new study", mark)
         return
     log.info("preparing the data of %s", client)
     private(places.clients)
@@ -69,7 +78,14 @@ def prepare(site: Site) -> None:
     split.write(config, own_split(config, client), places)
     rows = rows_in(places.client(client) / "manifest.parquet", "split")
     build(rows, places.client(client), data, config.image, cores(), f"cache {client}")
-    write_json(mark, {"settings": settings})
+    leakage.write(config, own_split(config, client), places)
+    write_json(mark, {"settings": settings, "tables": tables})
+
+
+def _tables(root: Path) -> str:
+    """What changes when a table of the data set does: names, sizes and times; images are too many to watch."""
+    found = sorted(path for path in root.glob("*") if path.name.endswith(TABLES) and path.is_file())
+    return digest([(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in found])
 
 
 def resident(file: Path) -> None:
@@ -77,12 +93,14 @@ def resident(file: Path) -> None:
     show_on_stderr()
     import torch
 
+    from fdamed.federation.secure_sums.certificates import Certificates
     from fdamed.federation.transport.local_socket import answer_all, socket_of
     from fdamed.pipeline.hospitals.resident import Hospital
 
     end_with_parent()
     site = load_site(file)
-    hospital = Hospital(site, study_of(site))
+    study = study_of(site)
+    hospital = Hospital(site, study, Certificates.of(Path(site.kit), study.split.clients))
     torch.set_num_threads(hospital.threads)
     torch.set_deterministic_debug_mode("warn")
     answer_all(socket_of(hospital.folder), hospital.answer)
@@ -128,7 +146,9 @@ def supervise(file: Path, site: Site, folder: Path) -> None:
 
 def start_kit(kit: Path, output: Path) -> subprocess.Popen[bytes]:
     """Start what a FLARE kit starts, as a process of this one, with the Python that runs fdamed."""
-    environment = os.environ | {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"}
+    environment = (
+        os.environ | STREAMING | {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"}
+    )
     with open(output, "ab") as file:
         return subprocess.Popen(
             ["bash", str(kit / "startup" / "sub_start.sh"), "--once"],

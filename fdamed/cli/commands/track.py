@@ -72,7 +72,7 @@ def run(arguments: argparse.Namespace) -> None:
         "missing": len(missing),
         "models": done.models,
         "store": "a local SQLite file" if store.artifacts else place(store.uri),
-        "open": f"make mlflow, then http://127.0.0.1:5000{page}" if store.artifacts else page,
+        "open": f"fdamed mlflow, then http://127.0.0.1:5000{page}" if store.artifacts else page,
     }
     write_json(folder / "tracked.json", content)
     counts = ", ".join(f"{number} {what}" for what, number in done.counts.items())

@@ -79,14 +79,17 @@ def by_planes(x: NDArray[Any], change: Callable[[Any], Any]) -> NDArray[np.uint8
 def shifted(x: NDArray[Any], by: Moved, where: str) -> NDArray[np.uint8]:
     """Images (n, S, S) or (n, S, S, 3) uint8 -> the same number of others, the same on every machine.
 
-    First turned, then inverted, then with noise, which belongs to the image and is drawn once (that of `split.noise` is
-    drawn anew at each access).
+    First turned, then inverted, then of another contrast and brightness, then with noise, which belongs to the image
+    and is drawn once (that of `split.noise` is drawn anew at each access).
     """
     if x.ndim == 2 or x.dtype != np.uint8:
         raise FdamedError("only images can be shifted, these are feature vectors", where, "Leave `shift` out.")
     out = by_planes(x, lambda planes: _turned(planes, by.rotate)) if by.rotate else x.copy()
     if by.invert:
         out = 255 - out
+    if by.contrast != 1.0 or by.brightness:
+        levels = np.arange(256) * by.contrast + 255 * by.brightness
+        out = np.clip(np.round(levels), 0, 255).astype(np.uint8)[out]
     for start in range(0, len(x), CHUNK) if by.noise else ():
         part = out[start : start + CHUNK]
         drawn = stream(by.seed, "shift", start).numpy.standard_normal(part.shape, dtype=np.float32)

@@ -43,8 +43,8 @@ def read(domain: Domain, where: str, side: int = 224) -> Samples:
     if samples.y.min() < 0:
         raise FdamedError("a label is negative", where, "Number the classes from 0.")
     x = shifted(samples.x, domain.shift, where) if domain.shift else samples.x
-    # A set that is colored or shifted is made of the same files.
-    origin = f"{'idx' if domain.kind == 'colored' else domain.kind}:{Path(domain.root).resolve()}"
+    # A set that is colored, blended or shifted is made of the same files.
+    origin = f"{'idx' if domain.kind in ('colored', 'blended') else domain.kind}:{Path(domain.root).resolve()}"
     return replace(samples, x=x, origin=origin)
 
 
@@ -148,6 +148,27 @@ def _colored(domain: Domain, side: int) -> Samples:
     return Samples(x, y.astype(np.int64), plain.test)
 
 
+def _blended(domain: Domain, side: int) -> Samples:
+    """The four idx files of MNIST, for MNIST-M as Ganin and Lempitsky (2015) made it: |patch - digit| in color.
+
+    Patches are cut at random places of scikit-learn's two photographs; theirs were of BSDS500. The test part is made of
+    MNIST's test part. The same images at every reading.
+    """
+    from sklearn.datasets import load_sample_images
+
+    plain, photographs = _idx(domain, side), load_sample_images().images
+    rng, size = stream(0, "blended").numpy, plain.x.shape[1]
+    which = rng.integers(len(photographs), size=len(plain))
+    place = rng.random((len(plain), 2))
+    x = np.empty((*plain.x.shape, 3), dtype=np.uint8)
+    for row, digit in enumerate(plain.x):
+        photograph = photographs[which[row]]
+        top, left = (place[row] * (np.array(photograph.shape[:2]) - size + 1)).astype(int)
+        patch = photograph[top : top + size, left : left + size].astype(np.int16)
+        x[row] = np.abs(patch - digit[..., None])
+    return replace(plain, x=x)
+
+
 def _folder(domain: Domain, side: int) -> Samples:
     """One folder of JPEG or PNG files per class, as of VLCS or TerraIncognita; every fifth by hash is the test."""
     from fdamed.data.splitting.assignment import uniform_of
@@ -198,5 +219,5 @@ def _read_images(files: list[Path], side: int) -> NDArray[np.uint8]:
 
 READERS: dict[str, Callable[[Domain, int], Samples]] = {
     "idx": _idx, "npz": _npz, "digits": _digits, "mat": _mat, "usps": _usps, "cifar10": _cifar10,
-    "mnist_m": _mnist_m, "colored": _colored, "folder": _folder,
+    "mnist_m": _mnist_m, "colored": _colored, "blended": _blended, "folder": _folder,
 }  # fmt: skip

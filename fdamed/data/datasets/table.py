@@ -32,7 +32,7 @@ Parser = Callable[[str], Any]
 class Table(DataSet, local=("table",)):
     layout: Literal["table"]
     table: str
-    """CSV or TSV file, below the root or absolute."""
+    """CSV, TSV or xlsx file, below the root or absolute; a CSV may be separated by commas, semicolons or tabs."""
     columns: dict[str, str]
     """Column of the row contract -> column of the table; `image` and `patient` are required."""
     labels: dict[str, str]
@@ -45,8 +45,9 @@ class Table(DataSet, local=("table",)):
         self._check_mapping()
         wanted = list(dict.fromkeys([*self.columns.values(), *self.labels.values()]))
         table = reader.table(Path(self.root) / self.table, wanted)
-        table.check_unique(self.columns["image"])
+        table.relative_paths(self.columns["image"], self.root)
         table.check_paths(self.columns["image"])
+        table.check_unique(self.columns["image"])
         table.parse_labels(self.labels, {name: self._replaced(name, parse_label) for name in self.labels})
         for column, source in self.columns.items():
             parser = self._replaced(column, PARSERS.get(column, _text))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from fdamed.core.errors import FdamedError
@@ -16,6 +17,14 @@ from fdamed.federation.storage.client_state import pack_state, unpack_state
 from fdamed.models.flat import Layout
 
 
+@dataclass(frozen=True)
+class Summed:
+    """The mean over the clients in the place of one client's answer, and the bytes that this client has sent."""
+
+    answer: Any
+    sizes: Mapping[str, int]
+
+
 class Transport(ABC):
     """How the server reaches the clients; it knows no method."""
 
@@ -23,6 +32,8 @@ class Transport(ABC):
         self.names, self.layout, self.round = tuple(sorted(names)), layout, 0
         self.remembered: list[Took] = []
         """The times that those answers of this round had taken which were remembered, not computed."""
+        self.traffic: list[tuple[str, bool, str, dict[str, int]]] = []
+        """Messages beside the questions and their answers: client, whether to it, step, bytes by kind."""
 
     def begin(self, round: int) -> None:
         """Start a round; its number is part of the clients' random streams."""

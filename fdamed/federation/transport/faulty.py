@@ -35,8 +35,9 @@ class Schedule:
 
     def lost(self, round: int, client: str, question: int, way: Literal["down", "up"], step: Step) -> str | None:
         """The kind by which this question's message is lost, its step if it has no fields; None: it arrives."""
-        content = list(kinds(step.question if way == "down" else step.answer).values())
-        keys = (*content, step.name, EVERY)
+        plain = step.inner or step  # a masked answer is lost as what it masks
+        content = list(kinds(plain.question if way == "down" else plain.answer).values())
+        keys = (*content, plain.name, EVERY)
         rates = {key: getattr(ways, way) for key, ways in self.faults.lost.items() if key in keys}
         if not rates:
             return None

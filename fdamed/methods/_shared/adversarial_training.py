@@ -22,7 +22,7 @@ from fdamed.models.adversarial import Discriminator, domain_loss, flat_part, fro
 from fdamed.models.flat import FlatModel, Layout, sent, wide
 from fdamed.ops.aggregation import mean
 from fdamed.training.input import held, prepared
-from fdamed.training.local import AuxiliaryTasks, batches
+from fdamed.training.local import AuxiliaryTasks, batches, epochs
 from fdamed.training.optimizer import Optimizer
 from fdamed.training.precision import autocast
 
@@ -138,8 +138,8 @@ def train_mode(module: nn.Module, images: int) -> None:
 
 def all_batches(client: Client, rng: Stream) -> Iterator[Batch]:
     """The batches of the client's epochs, in the order of `fit`."""
-    for epoch in range(client.recipe.epochs):
-        for number, rows in enumerate(batches(len(client.data), client.recipe.batch, rng.child("order", epoch))):
+    for epoch, drawn in epochs(len(client.data), client.recipe, rng):
+        for number, rows in enumerate(drawn):
             yield batch_of(client, rows, rng, epoch, number)
 
 

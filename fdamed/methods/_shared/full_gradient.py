@@ -35,7 +35,7 @@ def mean_gradient(client: Client, auxiliary: AuxiliaryTasks | None = None) -> Te
 
 def epoch_gradient(client: Client, x: Tensor) -> Tensor:
     """The gradient of F_k at x over one epoch's batches in training mode, weight decay included, (P,) on the CPU."""
-    still = client.with_recipe(lr=0.0, epochs=1, optimizer="sgd", weight_decay=0.0)
+    still = client.with_recipe(lr=0.0, epochs=1, steps=None, optimizer="sgd", weight_decay=0.0)
     sizes = [len(rows) for rows in batches(len(client.data), client.recipe.batch, client.rng)]
     shares = iter([size / sum(sizes) for size in sizes])
     total = torch.zeros_like(client.model.grad)

@@ -55,9 +55,15 @@ def train_locally(client: Client, ask: Model) -> Trained:
 def compute_update(client: Client, ask: Model) -> Moved:
     """Train for the client's epochs and send what changed."""
     loss = train_from(client, ask.x).loss
+    n = len(client.data)
+    return Moved(g=client.model.read().sub_(ask.x), n=n, nominal_step=nominal_step_of(client), loss=loss)
+
+
+def nominal_step_of(client: Client) -> float:
+    """Learning rate x the number of local steps, where a last small batch counts by its share."""
     recipe = client.recipe
-    nominal_step = recipe.lr * recipe.epochs * len(client.data) / recipe.batch
-    return Moved(g=client.model.read().sub_(ask.x), n=len(client.data), nominal_step=nominal_step, loss=loss)
+    seen = recipe.epochs * len(client.data)
+    return recipe.lr * (seen if recipe.steps is None else min(seen, recipe.steps * recipe.batch)) / recipe.batch
 
 
 @step("continue_training")

@@ -54,7 +54,7 @@ class Adapted:
 
 @step("fada.adapt")
 def adapt(client: Client, ask: Adapt) -> Adapted:
-    """Train for the client's epochs; DI learns to tell the sides apart, and both sides learn to pass for a source."""
+    """Train for the client's epochs; DI learns to distinguish the two domains, and both learn to pass for a source."""
     client.model.load(ask.x)
     di = discriminator(client, discriminator_for(client.model.layout, bool(ask.apart)), ask.di)
     game = Game(di, label=ask.source, toward=1.0, pull=ask.pull)

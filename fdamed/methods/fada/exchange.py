@@ -22,7 +22,6 @@ from fdamed.methods._shared.local_training import finite
 from fdamed.methods.fada.disentanglement import branches, branches_layout, discriminator_for, side_of
 from fdamed.models.adversarial import domain_loss, flat_part, frozen, half, shape_of
 from fdamed.models.flat import FlatModel, Layout
-from fdamed.training.local import batches
 from fdamed.training.optimizer import Optimizer, adam
 
 X, KEY, PACE, D, RATES = (f"exchange.{name}" for name in ("x", "key", "pace", "d", "rates"))
@@ -92,13 +91,12 @@ class Ended:
 def start(client: Client, ask: Start) -> Ready:
     """Remember the model and this round's order of images."""
     _forget(client)
-    n, size = len(client.data), client.recipe.batch
     key = torch.randint(0, 2**62, (1,), generator=client.rng.torch)
     client.memory |= {X: ask.x.clone(), KEY: key, PACE: torch.tensor([ask.pace], dtype=torch.float64)}
     client.memory[RATES] = ask.rates.clone()
     if ask.apart:
         client.memory[D] = branches(client, ask.d).read()
-    return Ready(steps=sum(1 for _ in batches(n, size, client.rng)) * client.recipe.epochs)
+    return Ready(steps=client.local_steps())
 
 
 @step("feature_exchange.send_features")
@@ -217,7 +215,7 @@ class Discriminators:
             self._all[source] = (part, adam(part, lr))
 
     def gradients(self, source: str, f_s: Tensor, f_t: Tensor) -> tuple[Tensor, Tensor]:
-        """DI learns to tell the sides apart (L_DI) -> the gradients of L_G, with which both sides pass for a source."""
+        """DI learns to distinguish the domains (L_DI) -> the gradients of L_G, with which both pass for a source."""
         di, optimizer = self._all[source]
         di.grad.zero_()
         (domain_loss(di.module(f_s), 1.0) + domain_loss(di.module(f_t), 0.0)).backward()  # type: ignore[no-untyped-call]

@@ -12,7 +12,7 @@ from fdamed.core.rng import Stream
 from fdamed.federation.client import Client
 from fdamed.models.flat import sent
 from fdamed.training.input import held, prepared
-from fdamed.training.local import batches
+from fdamed.training.local import epochs
 from fdamed.training.optimizer import Optimizer
 from fdamed.training.precision import autocast
 
@@ -63,8 +63,8 @@ def distil(client: Client, label: Tensor, weight: Tensor, mixup: bool) -> Distil
     optimizer = Optimizer(model, recipe)
     model.module.train(n > 1)
     total, steps, skipped = torch.zeros((), device=device), 0, 0
-    for epoch in range(recipe.epochs):
-        for number, rows in enumerate(batches(n, recipe.batch, rng.child("order", epoch))):
+    for epoch, drawn in epochs(n, recipe, rng):
+        for number, rows in enumerate(drawn):
             if not bool(weight[rows].any()):  # weight decay and momentum would move the model all the same
                 skipped += 1
                 continue

@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ LEAD = "lead@fdamed.local"
 """The name of the study's lead in its certificate."""
 ROOT_DAYS = 3650
 """How long the study's authority is valid."""
+MINUTE = "%Y-%m-%d %H:%M"
 GONE = 60
 """Seconds without a sign of a hospital after which the server counts it as gone."""
 ALLOWED = {
@@ -63,7 +65,7 @@ def provision(study: str, host: str, port: int, clients: Iterable[str], folder: 
         "participants": people,
         "builders": [
             {"path": f"{builder}.workspace.WorkspaceBuilder", "args": {"template_file": ["master_template.yml"]}},
-            {"path": f"{builder}.static_file.StaticFileBuilder", "args": {"config_folder": "config"}},
+            {"path": f"{builder}.static_file.StaticFileBuilder", "args": {"config_folder": "config", "scheme": "tcp"}},
             {"path": f"{builder}.cert.CertBuilder", "args": {"root_valid_days": ROOT_DAYS}},
             {"path": f"{builder}.signature.SignatureBuilder"},
         ],
@@ -123,6 +125,7 @@ def check_kit(kit: Path, client: str, authority: str) -> None:
             str(kit),
             "Do not connect. Ask the study's lead; `fdamed join` agrees to a new invitation.",
         )
+    check_valid(kit / "startup" / "client.crt")
     owner = common_name(kit / "startup" / "client.crt")
     if owner != client:
         raise FdamedError(
@@ -130,11 +133,29 @@ def check_kit(kit: Path, client: str, authority: str) -> None:
         )
 
 
+def check_valid(certificate: Path, now: datetime | None = None) -> None:
+    """Raise unless a certificate is valid by this machine's clock."""
+    now, found = now or datetime.now(UTC), _certificate(certificate)
+    begin, end = found.not_valid_before_utc, found.not_valid_after_utc
+    if not begin <= now <= end:
+        raise FdamedError(
+            f"the certificate is valid from {begin:{MINUTE}} to {end:{MINUTE}} UTC, and it is {now:{MINUTE}} by this "
+            "machine's clock",
+            str(certificate),
+            "Set the clock (a time server), or ask the study's lead for a new invitation.",
+        )
+
+
 def common_name(certificate: Path) -> str:
     """Whose certificate it is."""
-    from cryptography import x509
     from cryptography.x509.oid import NameOID
 
-    fingerprint_of(certificate)
-    found = x509.load_pem_x509_certificate(certificate.read_bytes()).subject.get_attributes_for_oid(NameOID.COMMON_NAME)
+    found = _certificate(certificate).subject.get_attributes_for_oid(NameOID.COMMON_NAME)
     return str(found[0].value) if found else ""
+
+
+def _certificate(path: Path) -> Any:
+    from cryptography import x509
+
+    fingerprint_of(path)
+    return x509.load_pem_x509_certificate(path.read_bytes())

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import time
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -20,27 +21,27 @@ from fdamed.config.runs import THEN
 from fdamed.config.site import Site, own_config, study_digest
 from fdamed.config.study import Config
 from fdamed.core.counts import counts_of
-from fdamed.core.disclosure import hides_part, outside
+from fdamed.core.disclosure import outside, released_round, without_scores
 from fdamed.core.errors import FdamedError
-from fdamed.core.files import atomic
-from fdamed.federation.client import STEPS, UNEXPECTED, Client, error_reply, handle_request
+from fdamed.core.files import atomic, room_for
+from fdamed.federation.client import UNEXPECTED, Client, error_reply, find_step, handle_request
 from fdamed.federation.messages import WireError, kinds, pack, unpack
 from fdamed.federation.privacy_budget import FILE as ACCOUNT
 from fdamed.federation.questions import Home, unreadable
+from fdamed.federation.secure_sums.certificates import Certificates
 from fdamed.federation.storage.client_state import pack_state, unpack_state
 from fdamed.pipeline.batching import key
 from fdamed.pipeline.clients import build_client, remembered, resident
 from fdamed.pipeline.fingerprint import machine
 from fdamed.pipeline.hospitals.facts import local_facts
 from fdamed.pipeline.hospitals.homes import home_of
+from fdamed.pipeline.hospitals.report_questions import ANSWERS, RELEASED
 from fdamed.pipeline.paths import Places
 from fdamed.pipeline.phases import Phase, phases, shared_folder, stream_seed
 from fdamed.pipeline.selection import StudyRun
 
 LAST = "last.bin"
 """The last reply of a phase, and the state after it."""
-RELEASED = "released.jsonl"
-"""The hospital's own ledger: what it was asked for, and what it has sent."""
 log = logging.getLogger(__name__)
 
 
@@ -60,9 +61,11 @@ class Opened:
 class Hospital:
     """The hospital's side: `answer` is all that anybody outside can reach."""
 
-    def __init__(self, site: Site, study: Config) -> None:
+    def __init__(self, site: Site, study: Config, certificates: Certificates | None = None) -> None:
+        """`certificates`: those of its kit; None: nobody's keys are checked, as on one machine."""
         self.site, self.config, self.digest = site, own_config(site, study), study_digest(study)
         self.name, self.threads = site.client, site.threads or study.train.threads
+        self._certificates = certificates
         self.places = Places.of(self.config)
         self.folder = self.places.client(self.name)
         self._opened: dict[tuple[str, str], Opened] = {}
@@ -91,7 +94,7 @@ class Hospital:
         return text
 
     def _answer(self, request: bytes) -> bytes:
-        head, _ = unpack(request)
+        head, body = unpack(request)
         if head.get("study") != self.digest:
             raise FdamedError(
                 f"this hospital has agreed to the study {self.digest}, not to {str(head.get('study'))[:20]!r}",
@@ -100,18 +103,25 @@ class Hospital:
             )
         if head.get("question") == "hello":
             return self._hello()
+        if head.get("question") in ANSWERS:
+            return self._for_report(head, bytes(body))
         opened = self._open(str(head.get("run")), str(head.get("phase")))
         seen = hashlib.sha256(request).hexdigest()
         if "step" in head and opened.request == seen:
             log.info("asked again for the same step: the same reply is sent")
+            self._note(opened, head, opened.reply)
             return opened.reply
         name = type(opened.phase.method).name
         reply = handle_request(opened.client, name, request, opened.home)
         if isinstance(error := unpack(reply)[0].get("error"), list):
             reply = self._refusal(FdamedError(*error))
         if "step" in head:
-            self._keep(opened, seen, reply)
-            self._note(opened, head, reply)
+            try:
+                self._keep(opened, seen, reply)
+                self._note(opened, head, reply)
+            except Exception:  # such as a full disk: the state after a reply that was not sent is forgotten
+                self._opened.clear()
+                raise
         elif head.get("question") == "load":
             self._keep(opened, "", b"")
         elif head.get("question") == "prune" and "last" not in head:  # the run is finished
@@ -152,7 +162,8 @@ class Hospital:
             model,
             stream_seed(one.seed, phase),
             states / shared_folder(phase) / ACCOUNT,
-            remembered(self.config, phase.spec, phase.method, self.threads),
+            remembered(self.config, phase.spec, method.steps, self.threads),
+            self._certificates,
         )
         account = states / shared_folder(phase) / ACCOUNT
         home = home_of(one, phase.spec, phase.method, self.name, model, partial(own_file, self.folder), account)
@@ -183,30 +194,53 @@ class Hospital:
             facts["positives"] = None
         log.info("the server has asked who is here")
         conditions = machine(self.config, self.threads, self.config.train.precision)
-        told = {"facts": facts, "counts": outside("counts.json", counts), "machine": conditions}
+        told = {"facts": facts, "counts": outside("counts.json", counts), "machine": conditions, "time": time.time()}
         return pack({"ok": True} | told, b"")
+
+    def _for_report(self, head: dict[str, Any], body: bytes) -> bytes:
+        """The answer to a question of the report, whose models and analyses need the room of a phase's."""
+        self._opened.clear()
+        question = str(head["question"])
+        kind, answer = ANSWERS[question]
+        found = answer(self.config, self.name, head, body)
+        reply = json.dumps(found, allow_nan=False).encode()
+        sent = [kind] if kind and "withheld" not in found else []
+        self._write_note({"run": str(head.get("run", "")), "question": question, "sent": sent}, len(reply))
+        return pack({"ok": True}, reply)
 
     def _released_scores(self, reply: bytes) -> bytes:
         """Scores of a round without those that the policy holds back."""
         head, _ = unpack(reply)
         counts, smallest = counts_of(self.places.root, self.name), self.config.smallest_cell
-        hidden = tuple(f"{part}/" for part in ("val", "test") if hides_part(counts, part, smallest))
+        scores = released_round(head.get("scores", {}), counts, smallest)
         if "scalar" not in self.config.privacy.release:
-            hidden = ("val/", "test/")
-        scores = {k: v for k, v in head.get("scores", {}).items() if not k.startswith(hidden)}
+            scores = without_scores(scores)
         return pack(head | ({"scores": scores} if head.get("ok") else {}), b"")
 
     def _note(self, opened: Opened, head: dict[str, Any], reply: bytes) -> None:
-        """One line of this hospital's own ledger, and one of its log."""
+        """Note what a step has sent."""
         answered, body = unpack(reply)
-        step = STEPS.get(str(head["step"]))
+        step = find_step(str(head["step"]))
         sent = sorted(set(kinds(step.answer).values())) if step and answered.get("ok") else []
-        line: dict[str, Any] = {"time": datetime.now(UTC).isoformat(timespec="seconds"), "run": opened.one.key}
-        line |= {"phase": opened.phase.name, "round": head.get("round"), "step": str(head["step"])}
-        with open(self.folder / RELEASED, "a", encoding="utf-8") as file:
-            file.write(json.dumps(line | {"sent": sent, "bytes": len(body) if sent else 0}) + "\n")
-        what = f"sent {', '.join(sent)} ({len(body):,} bytes)" if sent else "refused, nothing was sent"
-        log.info("%s, round %s: asked for %s: %s", opened.one.key, head.get("round"), head["step"], what)
+        line = {
+            "run": opened.one.key,
+            "phase": opened.phase.name,
+            "round": head.get("round"),
+            "step": str(head["step"]),
+        }
+        self._write_note(line | {"sent": sent}, len(body))
+
+    def _write_note(self, line: dict[str, Any], size: int) -> None:
+        """One line of this hospital's own ledger, and one of its log, before the reply leaves."""
+        path, sent = self.folder / RELEASED, line["sent"]
+        line = {"time": datetime.now(UTC).isoformat(timespec="seconds")} | line | {"bytes": size if sent else 0}
+        with room_for(path), open(path, "a", encoding="utf-8") as file:
+            file.write(json.dumps(line) + "\n")
+        what = f"sent {', '.join(sent)} ({size:,} bytes)" if sent else "nothing was sent"
+        asked = (
+            f"round {line['round']}: asked for {line['step']}" if "step" in line else f"asked for {line['question']}"
+        )
+        log.info("%s: %s", ", ".join(filter(None, (line["run"], asked))), what)
 
 
 def own_file(folder: Path, name: str) -> Path:

@@ -17,6 +17,7 @@ from fdamed.pipeline.batching import FILES
 from fdamed.pipeline.paths import needed
 from fdamed.pipeline.scoring import trained_model
 from fdamed.pipeline.selection import StudyRun, all_candidates
+from fdamed.pipeline.tuning.reverse_validation import reverse_scores
 from fdamed.pipeline.tuning.validation_parts import PART, choosers, full_counts
 from fdamed.training.local import predict
 
@@ -33,14 +34,17 @@ def choose(run: StudyRun, model: FlatModel) -> str:
         raise FdamedError(f"{run.name} is not tuned: it has no candidates", f"runs.{run.name}", fix)
     for candidate in found.values():
         needed(candidate.folder / "done", f"federate --runs {candidate.key}")
-    clients = choosers(run.config, run.name, run.target, full_counts(run))
-    each = {client: {n: _score(candidate, client, model) for n, candidate in found.items()} for client in clients}
+    if run.spec.select == "reverse":
+        each = reverse_scores(found, model)
+    else:
+        clients = choosers(run.config, run.name, run.target, full_counts(run))
+        each = {client: {n: _score(candidate, client, model) for n, candidate in found.items()} for client in clients}
     for client, found_there in each.items():
         write_json(run.validation_scores(client), found_there)
-    means = {n: sum(each[client][n] for client in clients) / len(clients) for n in found}
+    means = {n: sum(score[n] for score in each.values()) / len(each) for n in found}
     chosen = max(means, key=lambda n: means[n])
     values = candidates(run.name, run.config.expanded_runs()[run.name])
-    _take(run, found[chosen], {"candidate": chosen, "values": values[chosen], "of": values, "clients": clients})
+    _take(run, found[chosen], {"candidate": chosen, "values": values[chosen], "of": values, "clients": [*each]})
     return chosen
 
 

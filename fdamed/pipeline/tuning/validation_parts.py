@@ -41,7 +41,8 @@ def choosers(config: Config, name: str, target: str, counts: Mapping[str, Counts
 
 def check_validation(candidate: StudyRun) -> None:
     """Raise before a candidate is trained if nothing could choose among them."""
-    choosers(candidate.config, candidate.candidate_of, candidate.target, full_counts(candidate))
+    if candidate.spec.select == "validation":
+        choosers(candidate.config, candidate.candidate_of, candidate.target, full_counts(candidate))
 
 
 def full_counts(run: StudyRun) -> dict[str, Counts]:

@@ -7,7 +7,7 @@ from typing import Any
 import pandas as pd
 from markupsafe import Markup
 
-from fdamed.evaluation.calibration import PER_BIN
+from fdamed.evaluation.calibration import PER_BIN, POINTS
 from fdamed.report.audit import audited
 from fdamed.report.plots.lines import reliability
 from fdamed.report.section import Section
@@ -15,8 +15,6 @@ from fdamed.report.study import Study
 
 SHOWN = 8
 """Diagrams of runs at most."""
-POINTS = 3
-"""Bins that a diagram has at least."""
 
 
 def diagrams(study: Study) -> dict[str, list[dict[str, Any]]]:

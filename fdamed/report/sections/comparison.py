@@ -32,7 +32,7 @@ def context(study: Study) -> dict[str, Any]:
 
 
 def matrix(audit: Audit, runs: Sequence[str], metric: str) -> list[dict[str, Any]]:
-    """One row per run: its difference to each other run in points, and how many it beats, ties with and loses to."""
+    """One row per run: its difference to each other run in points, and how many it wins, leaves open and loses."""
     found = {frozenset((p["first"], p["second"])): p for p in audit["pairs"] if p["metric"] == metric}
     rows = []
     for run in runs:
@@ -40,7 +40,7 @@ def matrix(audit: Audit, runs: Sequence[str], metric: str) -> list[dict[str, Any
         cells = [oriented(pair, run) if pair else None for pair in pairs]
         known = [cell["points"] if cell["significant"] else 0.0 for cell in cells if cell]
         won, lost = sum(p > 0 for p in known), sum(p < 0 for p in known)
-        rows.append({"run": run, "cells": cells, "won": won, "lost": lost, "tied": len(known) - won - lost})
+        rows.append({"run": run, "cells": cells, "won": won, "lost": lost, "undecided": len(known) - won - lost})
     return rows
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pandas as pd
 
 from fdamed.evaluation.costs import Cost, compute_costs
-from fdamed.report.paper_tables import printed, table3
+from fdamed.report.paper_tables import paper_cohort, printed, table3
 from fdamed.report.section import Section
 from fdamed.report.study import Study
 
@@ -26,7 +26,10 @@ def tables(study: Study) -> dict[str, pd.DataFrame]:
 
 
 def context(study: Study) -> dict[str, Any]:
-    return {"costs": table3(rows(study)), "source": printed()["costs"]["source"]}
+    costs = rows(study)
+    if paper_cohort(study.config) is None:  # another paper's costs say nothing about this study
+        return {"costs": [{"run": cost.run, "cost": cost, "paper": None} for cost in costs], "source": ""}
+    return {"costs": table3(costs), "source": printed()["costs"]["source"]}
 
 
 SECTION = Section(78, "Compute cost", tables=tables, context=context)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from fdamed.evaluation.membership_inference import GATE, RATES
+from fdamed.evaluation.membership_inference import GATE, RATES, reveals
 from fdamed.report.section import Section
 
 Attacked = Sequence[Mapping[str, Any]]
@@ -45,29 +45,21 @@ def _ends(found: Mapping[str, float]) -> tuple[float | None, float | None, float
 def context(attacked: Attacked) -> dict[str, Any]:
     """The rows of the page's table, and the runs that are above the gate."""
     every = models(attacked)
-    reveals = [any(_reveals(attacks[name], one["untrained"]) for name in ATTACKS) for one, _, _, attacks in every]
+    found_in = [any(reveals(attacks[name], one["untrained"]) for name in ATTACKS) for one, _, _, attacks in every]
     above = [
         f"{run} at {one['client']}" + (f" (target {target})" if len(one["targets"]) > 1 else "")
-        for (one, target, run, _), found in zip(every, reveals, strict=True)
+        for (one, target, run, _), found in zip(every, found_in, strict=True)
         if found
     ]
     every += [(one, "", "untrained", {"loss": one["untrained"], "calibrated": None}) for one in attacked]
     rows = []
-    reveals += [False] * len(attacked)
-    for (one, target, run, attacks), found in zip(every, reveals, strict=True):
+    found_in += [False] * len(attacked)
+    for (one, target, run, attacks), found in zip(every, found_in, strict=True):
         plain, calibrated = attacks["loss"] or {}, attacks["calibrated"] or {}
         rates = [(calibrated or plain).get(name) for name in RATES]
         cells = [plain.get("auc"), calibrated.get("auc"), *rates]
         rows.append({"hospital": one["client"], "target": target, "run": run, "cells": cells, "above": found})
     return {"rows": rows, "above": above, "gate": GATE}
-
-
-def _reveals(attack: Mapping[str, Any] | None, untrained: Mapping[str, Any] | None) -> bool:
-    """Whether an attack does better than the gate, than chance and than the same attack on the untrained model."""
-    if not attack or not attack["auc"]:
-        return False
-    least = max(0.5, untrained["auc"]["value"] if untrained and untrained["auc"] else 0.5)
-    return bool(attack["auc"]["value"] > GATE and attack["auc"]["low"] > least)
 
 
 SECTION = Section(

@@ -25,7 +25,8 @@ def versions(study: Study) -> dict[str, Any]:
     """The programs that made the runs: names as heads, and rows of versions with the runs that have them."""
     found: dict[tuple[tuple[str, str], ...], dict[str, None]] = {}
     for record in study.records:
-        known = tuple((k, str(shareable(v))) for k, v in (record.facts.get("versions") or {}).items())
+        given = record.facts.get("versions") or {}
+        known = tuple((k, str(shareable(v))) for k, v in given.items() if v != "unknown")
         found.setdefault(known, {})[record.run] = None
     heads = list(dict.fromkeys(name for known in found for name, _ in known))
     rows = [(listed(list(runs), 8), [dict(known).get(name, "–") for name in heads]) for known, runs in found.items()]

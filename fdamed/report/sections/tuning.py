@@ -45,6 +45,9 @@ class Tuned:
     clock: str
     rows: list[Candidate]
 
+    few: bool = False
+    """Whether the validation parts of other sources were too small."""
+
     @property
     def own(self) -> bool:
         """Whether the target chose."""
@@ -89,7 +92,8 @@ def _tuned(study: Study, run: str, target: str, choices: Sequence[Record], train
             )
         )
     labels = _labels(study, run, target, clients == [target])
-    return Tuned(run, target, len(choices), clients, labels, "CPU seconds" if clock == "cpu" else "seconds", rows)
+    few = len(clients) < len(study.config.split.clients) - 1
+    return Tuned(run, target, len(choices), clients, labels, "CPU seconds" if clock == "cpu" else "seconds", rows, few)
 
 
 def _labels(study: Study, run: str, target: str, own: bool) -> str:

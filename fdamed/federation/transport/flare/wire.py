@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from threading import Timer
 
 from nvflare.apis.fl_constant import ReturnCode
 from nvflare.apis.fl_context import FLContext
@@ -15,8 +17,13 @@ from fdamed.federation.absences import DroppedOut, Reason
 from fdamed.federation.transport.flare.forwarder import BYTES, SECONDS, TOPIC
 from fdamed.federation.transport.wire import Wire
 
+NOTICE = 30.0
+"""Seconds after which the log says who is waited for."""
 GRACE = 10.0
 """Seconds that the server waits longer than the hospital's forwarder, which then tells why there is no reply."""
+
+
+log = logging.getLogger(__name__)
 
 
 class Messages(Wire):
@@ -30,10 +37,15 @@ class Messages(Wire):
         for client, request in requests.items():
             same.setdefault(request, []).append(client)
         replies: dict[str, Shareable] = {}
+        waiting = "waiting for %.0f s for an answer of %s; each has %.0f s", NOTICE, ", ".join(requests), self._seconds
+        notice = Timer(NOTICE, log.info, waiting)
+        notice.daemon = True
+        notice.start()
         if same:  # FLARE 2.9.0 cannot send several messages in one call (its multicast_aux_requests raises TypeError)
             with ThreadPoolExecutor(len(same)) as pool:
                 for found in pool.map(self._send, same.values(), same.keys()):
                     replies |= found
+        notice.cancel()
         if self._abort.triggered:
             raise Stopped
         return {client: content(client, replies.get(client)) for client in requests}

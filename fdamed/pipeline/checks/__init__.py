@@ -1,0 +1,1 @@
+"""Checks of a study before any job runs: `fdamed doctor`."""
