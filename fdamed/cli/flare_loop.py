@@ -14,7 +14,6 @@ from nvflare.apis.signal import Signal
 
 from fdamed.cli.commands.federate import train_or_restore
 from fdamed.config.loader import parse
-from fdamed.config.site import study_digest
 from fdamed.config.study import Config
 from fdamed.config.train import Network
 from fdamed.core.errors import FdamedError
@@ -27,6 +26,7 @@ from fdamed.federation.transport.flare.wire import Messages, content, shareable
 from fdamed.federation.transport.wire import Wire, reply_body
 from fdamed.pipeline import batching
 from fdamed.pipeline.hospitals.facts import check_clocks, write_told
+from fdamed.pipeline.hospitals.site import study_digest
 from fdamed.pipeline.selection import StudyRun, all_runs
 
 PERIOD = 0.05

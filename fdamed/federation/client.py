@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -19,8 +18,7 @@ from fdamed.config.runs import Auxiliary
 from fdamed.config.study import Recipe
 from fdamed.core.errors import FdamedError, memory_error
 from fdamed.core.rng import Stream, stream
-from fdamed.federation.messages import PROTOCOL, WireError, check_exchange, decode, encode, kinds, pack, unpack
-from fdamed.federation.questions import Home, Memory, answer_question, unreadable
+from fdamed.federation.messages import PROTOCOL, check_exchange, kinds
 from fdamed.federation.storage.answers import Answers, Took
 from fdamed.models.flat import FlatModel
 
@@ -31,10 +29,7 @@ if TYPE_CHECKING:
 
 TRAINED = frozenset({"weights", "update"})
 """Kinds that are the result of local steps."""
-UNEXPECTED = "unexpected"
-"""The error of a reply whose text may quote patients' data: it stays in the client's log."""
 Role = Literal["source", "target"]
-log = logging.getLogger(__name__)
 
 
 @dataclass
@@ -270,38 +265,3 @@ def _check_finite(client: Client, before: dict[str, Tensor]) -> None:
                 f"hospital {client.name}",
                 "Lower the learning rate of this side in `train`; the last checkpoint is kept.",
             )
-
-
-def handle_request(client: Client, method: str, request: bytes, home: Home | None = None) -> bytes:
-    """The client as a function from bytes to bytes: always an answer, or an error.
-
-    The text of an unexpected error may quote patients' data and stays in the client's log.
-    """
-    try:
-        head, body = unpack(request)
-        if "question" in head and home:
-            memory = Memory(lambda: client.memory, lambda state: setattr(client, "memory", state))
-            return pack({"ok": True} | answer_question(home, memory, str(head["question"]), head, bytes(body)), b"")
-        return _answer_step(client, method, head, body)
-    except FdamedError as error:
-        return error_reply(error)
-    except WireError as error:
-        return error_reply(unreadable(client.name, error))
-    except Exception:
-        log.exception("a question failed at client %s", client.name)
-        return pack({"ok": False, "error": UNEXPECTED}, b"")
-
-
-def _answer_step(client: Client, method: str, head: dict[str, Any], body: memoryview) -> bytes:
-    step, round, nth = find_step(str(head.get("step"))), head.get("round"), head.get("nth")
-    if step is None or type(round) is not int or type(nth) is not int:
-        raise WireError("this client does not know such a step")
-    check_release(step, client.release, client.name, method)
-    ask: Any = decode(step.question, body, client.model.layout.size)
-    reply = encode(answer(client, step, round, nth, ask))
-    return pack({"ok": True} | ({"remembered": client.remembered} if client.remembered else {}), reply)
-
-
-def error_reply(error: FdamedError) -> bytes:
-    """An error as the bytes of an answer."""
-    return pack({"ok": False, "error": [error.what, error.where, error.fix]}, b"")

@@ -96,8 +96,6 @@ class Server:
         self._share, self._seed = 1.0, 0
         self._invited = frozenset(transport.names)
 
-    # --- rounds -------------------------------------------------------------------------------------------------------
-
     def invite(self, share: float, seed: int) -> None:
         """Let only this share of the sources, drawn anew each round and at least one, take part."""
         self._share, self._seed = share, seed
@@ -136,8 +134,6 @@ class Server:
 
     def close(self) -> None:
         self.transport.close()
-
-    # --- questions ----------------------------------------------------------------------------------------------------
 
     def check_release(self, client: str, step: Step) -> None:
         """Raise if the client's privacy policy does not release the answer to a step."""
@@ -260,8 +256,6 @@ class Server:
             self.notes["below_quorum"] = 1.0
             why = f"{left} of {len(self.participants)} sources are left, the quorum is {self.quorum}"
             raise DroppedOut("sources", why, Reason.QUORUM)
-
-    # --- the log ------------------------------------------------------------------------------------------------------
 
     def log(self, values: Mapping[str, float | None]) -> None:
         """Log values of this round: name -> value, written to metrics.jsonl."""

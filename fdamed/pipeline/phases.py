@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from fdamed.config.runs import MAIN, THEN, WARMUP, Run
-from fdamed.config.site import study_digest
 from fdamed.config.study import Config, Train
 from fdamed.core.rng import stream
 from fdamed.federation.auxiliary_loss import log_auxiliary_loss
@@ -32,6 +31,7 @@ from fdamed.federation.transport.wire import ByteTransport, Wire
 from fdamed.models.flat import FlatModel, without_heads
 from fdamed.pipeline.clients import build_server, resident
 from fdamed.pipeline.hospitals.homes import home_of, scores_at
+from fdamed.pipeline.hospitals.site import study_digest
 from fdamed.pipeline.privacy_costs import costs_of
 
 if TYPE_CHECKING:

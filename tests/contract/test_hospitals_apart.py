@@ -18,7 +18,6 @@ import torch
 from fdamed.cli.commands import init
 from fdamed.cli.commands.federate import train_or_restore
 from fdamed.config.loader import parse
-from fdamed.config.site import Site, study_digest
 from fdamed.config.study import Config
 from fdamed.core.errors import FdamedError
 from fdamed.federation.absences import DroppedOut, Reason
@@ -27,6 +26,7 @@ from fdamed.federation.transport.wire import Wire, reply_body
 from fdamed.pipeline.hospitals.facts import write_told
 from fdamed.pipeline.hospitals.report_questions import RELEASED
 from fdamed.pipeline.hospitals.resident import Hospital
+from fdamed.pipeline.hospitals.site import Site, study_digest
 from fdamed.pipeline.paths import Places
 from fdamed.pipeline.selection import StudyRun
 from tests.support.networks import every_run

@@ -13,7 +13,6 @@ import pytest
 import yaml
 
 from fdamed.cli.commands import serve
-from fdamed.config.site import Site, shared_study, study_digest
 from fdamed.config.study import Config
 from fdamed.core.errors import FdamedError
 from fdamed.core.locks import locked
@@ -21,6 +20,7 @@ from fdamed.federation.absences import DroppedOut
 from fdamed.federation.messages import unpack
 from fdamed.pipeline.hospitals import resident
 from fdamed.pipeline.hospitals.facts import check_clocks
+from fdamed.pipeline.hospitals.site import Site, shared_study, study_digest
 from tests.contract.test_hospitals_apart import (
     Direct,
     apart,

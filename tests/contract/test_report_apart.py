@@ -14,7 +14,6 @@ import torch
 from fdamed.cli.commands import init, leakage, report
 from fdamed.cli.commands.federate import train_or_restore
 from fdamed.config.loader import parse
-from fdamed.config.site import own_split, study_digest
 from fdamed.config.study import Config
 from fdamed.core.counts import write_counts
 from fdamed.core.errors import FdamedError
@@ -29,6 +28,7 @@ from fdamed.pipeline.clients import resident
 from fdamed.pipeline.hospitals.collection import collect
 from fdamed.pipeline.hospitals.report_questions import RELEASED
 from fdamed.pipeline.hospitals.resident import Hospital
+from fdamed.pipeline.hospitals.site import own_split, study_digest
 from fdamed.pipeline.paths import Places
 from fdamed.pipeline.scoring import score
 from fdamed.pipeline.selection import StudyRun, all_runs

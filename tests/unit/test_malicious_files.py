@@ -23,7 +23,6 @@ from fdamed.config.datasets import Domain
 from fdamed.core.errors import FdamedError
 from fdamed.data import loader
 from fdamed.data.benchmark import sources as benchmark
-from fdamed.federation.client import handle_request
 from fdamed.federation.messages import (
     Count,
     Features,
@@ -41,6 +40,7 @@ from fdamed.federation.messages import (
 )
 from fdamed.federation.storage.checkpoint import Checkpoints
 from fdamed.federation.storage.client_state import read_state
+from fdamed.federation.transport.endpoint import handle_request
 from fdamed.methods.fedavg import FedAvg
 from fdamed.models.backbone import read_weights
 from fdamed.pipeline.paths import tensors_in

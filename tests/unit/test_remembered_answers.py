@@ -21,12 +21,13 @@ from fdamed.config.runs import Auxiliary
 from fdamed.config.study import Decay, Recipe
 from fdamed.core.errors import FdamedError
 from fdamed.federation.absences import DroppedOut, Reason
-from fdamed.federation.client import STEPS, Client, answer, handle_request
+from fdamed.federation.client import STEPS, Client, answer
 from fdamed.federation.messages import decode, encode, pack, unpack
 from fdamed.federation.method import Model
 from fdamed.federation.server import Server
 from fdamed.federation.storage import answers as remembering
 from fdamed.federation.storage.answers import CHECKSUM, Answers, Took, digest_of
+from fdamed.federation.transport.endpoint import handle_request
 from fdamed.federation.transport.multiprocess import Processes
 from fdamed.federation.transport.wire import ByteTransport, Wire
 from fdamed.methods._shared.local_training import Trained, compute_update, continue_training, train_locally

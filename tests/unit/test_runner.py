@@ -13,12 +13,13 @@ from fdamed.config.study import Recipe
 from fdamed.core.errors import FdamedError
 from fdamed.core.rng import stream
 from fdamed.federation.absences import DroppedOut
-from fdamed.federation.client import Client, answer, handle_request, step
+from fdamed.federation.client import Client, answer, step
 from fdamed.federation.messages import ROWS, Check, Features, encode, message, pack, unpack
 from fdamed.federation.method import Model, OneModel
 from fdamed.federation.runner import run
 from fdamed.federation.server import Server
 from fdamed.federation.storage.checkpoint import Checkpoints
+from fdamed.federation.transport.endpoint import handle_request
 from fdamed.federation.transport.multiprocess import Processes
 from fdamed.federation.transport.wire import reply_body
 from fdamed.methods._shared.local_training import train_locally

@@ -15,11 +15,11 @@ from typing import Any
 
 from fdamed.config.base import without_defaults
 from fdamed.config.loader import dump
-from fdamed.config.site import network_study, study_digest
 from fdamed.config.study import Config
 from fdamed.core.errors import FdamedError
 from fdamed.core.files import private, write_json, write_text
 from fdamed.pipeline.hospitals.kits import LEAD, close_kit, fingerprint_of, provision
+from fdamed.pipeline.hospitals.site import network_study, study_digest
 from fdamed.pipeline.phases import phases, steps_of
 
 GROUP = "prepare", 11

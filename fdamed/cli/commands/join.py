@@ -15,11 +15,11 @@ from typing import Any
 from fdamed.config.loader import catalog, dump, read
 from fdamed.config.policy_checks import policy_problems
 from fdamed.config.privacy import Privacy
-from fdamed.config.site import load_site, own_config, shared_study, study_digest
 from fdamed.config.study import Config
 from fdamed.core.errors import FdamedError
 from fdamed.core.files import read_json, write_text
 from fdamed.pipeline.hospitals.kits import check_kit, fingerprint_of
+from fdamed.pipeline.hospitals.site import load_site, own_config, shared_study, study_digest
 from fdamed.pipeline.phases import steps_of
 
 GROUP = "prepare", 12

@@ -21,13 +21,13 @@ from typing import Any
 from fdamed.cli.commands import init, report
 from fdamed.cli.commands.serve import end, start_kit
 from fdamed.config.base import without_defaults
-from fdamed.config.site import network_study, study_digest
 from fdamed.config.study import Config
 from fdamed.core.errors import FdamedError
 from fdamed.core.files import private, read_json, read_lines, write_json
 from fdamed.core.locks import locked
 from fdamed.pipeline import batching
 from fdamed.pipeline.hospitals.kits import ALLOWED, LEAD, close_kit
+from fdamed.pipeline.hospitals.site import network_study, study_digest
 from fdamed.pipeline.paths import Places
 from fdamed.pipeline.selection import StudyRun, all_runs
 

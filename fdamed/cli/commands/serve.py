@@ -23,7 +23,6 @@ from types import FrameType
 from typing import Any, NoReturn
 
 from fdamed.config.base import without_defaults
-from fdamed.config.site import Site, load_site, own_config, own_split, study_of
 from fdamed.core.environment import cores
 from fdamed.core.errors import FdamedError
 from fdamed.core.files import digest, private, read_json, write_json
@@ -31,6 +30,7 @@ from fdamed.core.locks import locked
 from fdamed.core.logs import show_on_stderr
 from fdamed.core.signals import end_with_parent
 from fdamed.pipeline.hospitals.kits import check_kit, close_kit
+from fdamed.pipeline.hospitals.site import Site, load_site, own_config, own_split, study_of
 from fdamed.pipeline.paths import Places
 
 GROUP = "run", 7

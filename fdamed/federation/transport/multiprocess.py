@@ -15,10 +15,11 @@ import torch
 from fdamed.core.errors import FdamedError
 from fdamed.core.logs import LEVEL, show_on_stderr
 from fdamed.federation.absences import DroppedOut, Reason
-from fdamed.federation.client import Client, error_reply, handle_request
+from fdamed.federation.client import Client
 from fdamed.federation.messages import WireError, pack, unpack
 from fdamed.federation.questions import Home
 from fdamed.federation.storage.client_state import pack_state, unpack_state
+from fdamed.federation.transport.endpoint import error_reply, handle_request
 from fdamed.federation.transport.wire import ByteTransport, Wire, reply_body
 from fdamed.models.flat import Layout
 

@@ -1,7 +1,7 @@
 """The seam for engines.
 
 Another engine implements `Wire`: it brings bytes to named clients and collects their replies in time; at each client a
-process passes these bytes to `client.handle_request`. Server, validation, ledger and methods stay as they are.
+process passes these bytes to `endpoint.handle_request`. Server, validation, ledger and methods stay as they are.
 """
 
 from __future__ import annotations
@@ -14,11 +14,12 @@ from typing import Any
 
 from fdamed.core.errors import FdamedError
 from fdamed.federation.absences import DroppedOut, Reason
-from fdamed.federation.client import UNEXPECTED, Step
+from fdamed.federation.client import Step
 from fdamed.federation.messages import WireError, decode, encode, pack, unpack
 from fdamed.federation.questions import Reply
 from fdamed.federation.storage.answers import Took
 from fdamed.federation.transport.base import Transport
+from fdamed.federation.transport.endpoint import UNEXPECTED
 from fdamed.models.flat import Layout
 
 log = logging.getLogger(__name__)

@@ -8,7 +8,6 @@ import logging
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from fdamed.config.site import study_digest
 from fdamed.config.study import Config
 from fdamed.core.disclosure import ABOUT, RELEASED
 from fdamed.core.errors import FdamedError
@@ -20,6 +19,7 @@ from fdamed.federation.absences import DroppedOut
 from fdamed.federation.messages import WireError, pack
 from fdamed.federation.transport.wire import Wire, reply_body
 from fdamed.pipeline.hospitals.report_questions import INITIAL, LEAKS
+from fdamed.pipeline.hospitals.site import study_digest
 from fdamed.pipeline.paths import Places
 from fdamed.pipeline.selection import StudyRun, all_runs
 

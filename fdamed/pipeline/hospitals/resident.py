@@ -18,24 +18,25 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from fdamed.config.runs import THEN
-from fdamed.config.site import Site, own_config, study_digest
 from fdamed.config.study import Config
 from fdamed.core.counts import counts_of
 from fdamed.core.disclosure import outside, released_round, without_scores
 from fdamed.core.errors import FdamedError
 from fdamed.core.files import atomic, room_for
-from fdamed.federation.client import UNEXPECTED, Client, error_reply, find_step, handle_request
+from fdamed.federation.client import Client, find_step
 from fdamed.federation.messages import WireError, kinds, pack, unpack
 from fdamed.federation.privacy_budget import FILE as ACCOUNT
 from fdamed.federation.questions import Home, unreadable
 from fdamed.federation.secure_sums.certificates import Certificates
 from fdamed.federation.storage.client_state import pack_state, unpack_state
+from fdamed.federation.transport.endpoint import UNEXPECTED, error_reply, handle_request
 from fdamed.pipeline.batching import key
 from fdamed.pipeline.clients import build_client, remembered, resident
 from fdamed.pipeline.fingerprint import machine
 from fdamed.pipeline.hospitals.facts import local_facts
 from fdamed.pipeline.hospitals.homes import home_of
 from fdamed.pipeline.hospitals.report_questions import ANSWERS, RELEASED
+from fdamed.pipeline.hospitals.site import Site, own_config, study_digest
 from fdamed.pipeline.paths import Places
 from fdamed.pipeline.phases import Phase, phases, shared_folder, stream_seed
 from fdamed.pipeline.selection import StudyRun
