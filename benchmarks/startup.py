@@ -71,14 +71,14 @@ def main() -> None:
         (folder / "start.yaml").write_text(STUDY)
         stages = ["phantom", "ingest", "split", *(f"cache --client {p}" for p in ("lesion", "edema", "consolidation"))]
         for stage in [*stages, "leakage", "init --seed 0"]:
-            command = [sys.executable, "-m", "fdamed.cli.main", *stage.split(), "--config", "start.yaml"]
-            subprocess.run(command, cwd=folder, capture_output=True, check=True)
+            words = [sys.executable, "-m", "fdamed.cli.main", *stage.split(), "--config", "start.yaml"]
+            subprocess.run(words, cwd=folder, capture_output=True, check=True)
         bare_wall, bare_cpu, _ = timed(BARE, folder)
         wall, cpu, heavy = timed(JOB, folder)
-        imported = {
-            name: f"{MEASURED}\nimport fdamed.cli.main, fdamed.cli.commands.{name}\nmeasure()\n" for name in COMMANDS
-        }
-        imports = {name: timed(code, folder, 2)[1:] for name, code in imported.items()}
+        imports = {}
+        for command in COMMANDS:
+            code = f"{MEASURED}\nimport fdamed.cli.main, fdamed.cli.commands.{command}\nmeasure()\n"
+            imports[command] = timed(code, folder, 2)[1:]
     figures = {
         "benchmark": "startup",
         "wall_s": round(wall, 2),

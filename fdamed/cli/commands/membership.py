@@ -25,8 +25,8 @@ GROUP = "analyze", 4
 PRIVATE = True
 OPTIONS = {
     "--config": "",
-    "--client": {"required": False, "help": "the client whose patients are attacked (default: each in turn)"},
     "--threads": "",
+    "--client": {"required": False, "help": "the client whose patients are attacked (default: each in turn)"},
 }
 
 
