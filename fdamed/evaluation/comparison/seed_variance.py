@@ -3,7 +3,8 @@
 Three seeds say little about a variance, and one that is too small by chance finds differences that are not there. Runs
 of one study inform each other (Smyth, Statistical Applications in Genetics and Molecular Biology 2004, `eBayes` of the
 R package limma): each variance moves towards the common one, the farther the less the runs differ. It never falls below
-what was observed, so that a run that varies much more than the others keeps its own.
+what was observed, so that a run that varies much more than the others keeps its own. As in limma, the degrees of
+freedom are at most those of all runs together: variances that look alike by chance do not make a variance known.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 
 Floats = NDArray[np.float64]
 LARGE = 1e6
-"""Degrees of freedom that count as infinitely many."""
+"""Degrees of freedom of the common variance that count as infinitely many."""
 LEAST_RUNS = 4
 """Of fewer it cannot be seen how much their variances differ."""
 MANY_SEEDS = 8
@@ -53,7 +54,7 @@ def seed_spread(by_run: Sequence[ArrayLike]) -> Spread | None:
     prior_df = 2 * _inverse_trigamma(float(logs.var(ddof=1) - polygamma(1, df / 2).mean()))
     common = math.exp(float(logs.mean() + digamma(prior_df / 2)) - math.log(prior_df / 2))
     moderated = (prior_df * common + df * own) / (prior_df + df)
-    return Spread(np.maximum(moderated, own), np.minimum(prior_df + df, LARGE))
+    return Spread(np.maximum(moderated, own), np.minimum(prior_df + df, df.sum()))
 
 
 def _inverse_trigamma(value: float) -> float:
