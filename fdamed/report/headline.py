@@ -259,6 +259,13 @@ RULES = (
     # Did the other hospitals help?
     Rule(
         "help",
+        "one_seed_helps",
+        lambda f: f.one_seed and f.helper and f.alone and (f.above(f.helper, f.alone) or f.above(f.alone, f.helper)),
+        "One seed cannot show whether the other hospitals help: the model of {helper} against that of {alone} is "
+        "{gain}.",
+    ),
+    Rule(
+        "help",
         "helps",
         lambda f: f.helper and f.alone and f.above(f.helper, f.alone),
         "The other hospitals help: {helper} is above training on the target’s own labels alone ({alone}) by {gain}.",

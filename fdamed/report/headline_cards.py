@@ -10,6 +10,13 @@ from fdamed.report.headline import chosen, difference, names, score, short
 from fdamed.report.headline_facts import Facts
 from fdamed.report.study import METRICS, Row
 
+NO_BEST = {
+    "untested": "the runs were not compared on the same patients",
+    "not_everywhere": "no run is best at every target",
+    "no_leader": "the highest is not above all others",
+}
+"""Rule of the heading -> why no method is best."""
+
 
 @dataclass(frozen=True)
 class Card:
@@ -59,7 +66,8 @@ def _first(facts: Facts) -> Card:
         return Card("Leaders", value, "not distinguished from the highest score on the same patients", "doubt")
     if rule == "only_run":
         return Card("Only method", best.run, found)
-    return Card("Best method", "none", f"no lead is significant; highest mean {name}: {best.run}", "doubt")
+    why = NO_BEST.get(rule, "no lead is significant")
+    return Card("Best method", "none", f"{why}; highest mean {name}: {best.run}", "doubt")
 
 
 def _ceiling(facts: Facts, top: Row) -> Card:
@@ -76,4 +84,5 @@ def _lead(label: str, facts: Facts, first: Row, second: Row) -> Card:
     pair = facts.pair(first, second) or {}
     value = "significant" if pair["significant"] else "not significant"
     note = f"{METRICS[facts.main]} of {first.run} minus {second.run} on the same patients: {difference(pair)}"
-    return Card(label, value, note, "good" if pair["ahead"] else "doubt")
+    sure = "" if facts.one_seed else "good"  # of two models, which says nothing of their methods
+    return Card(label, value, note, sure if pair["ahead"] else "doubt")

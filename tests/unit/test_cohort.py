@@ -198,8 +198,15 @@ def test_no_part_lacks_a_class_that_has_a_patient_for_each() -> None:
 
 
 @settings(max_examples=150, deadline=None, derandomize=True)
-@given(seed=st.integers(0, 10**6), patients=st.integers(20, 200), val=st.floats(0, 0.3), test=st.floats(0, 0.5))
-def test_sizes_and_positives_are_met_within_one_patient(seed: int, patients: int, val: float, test: float) -> None:
+@given(
+    seed=st.integers(0, 10**6),
+    patients=st.integers(20, 200),
+    val=st.floats(0, 0.3) | st.integers(2, 10),
+    test=st.floats(0, 0.5) | st.integers(2, 10),
+)
+def test_sizes_and_positives_are_met_within_one_patient(
+    seed: int, patients: int, val: float | int, test: float | int
+) -> None:
     rng = np.random.default_rng(seed)
     total = np.minimum(rng.geometric(0.4, patients), 8)
     positive = np.where(
@@ -211,6 +218,13 @@ def test_sizes_and_positives_are_met_within_one_patient(seed: int, patients: int
     got = np.stack([images[parts == p].sum(axis=0) for p in range(3)])
     assert np.abs(got - asked).max() <= total.max()
     assert ((got > 0) | (asked == 0)).all()
+
+
+@pytest.mark.parametrize("images", [2, 10, 16])
+def test_a_part_of_a_few_images_has_both_classes(images: int) -> None:
+    """3 % of 1,000 images are positive: of 10 or 16 images none would be."""
+    asked = sizes(cut_of(balanced=False, val=images, test=images), np.array([970, 30]), True)
+    assert asked[1:].tolist() == [[images - 1, 1]] * 2
 
 
 def test_a_shortage_is_reported_and_stays_balanced() -> None:

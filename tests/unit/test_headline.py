@@ -184,6 +184,11 @@ CASES: dict[str, tuple[Callable[[], Facts], str]] = {
         lambda: facts({"gp": 0.78, "fedavg": 0.78}),
         "No study of a realistic size would see that.",
     ),
+    "one_seed_helps": (
+        lambda: facts({"gp": 0.8, "target_only": 0.7}, below="target_only<gp", seeds=1),
+        "One seed cannot show whether the other hospitals help: the model of gp against that of target_only is +10.0 "
+        "points (+5.0 to +15.0), Holm-adjusted p = 0.001.",
+    ),
     "helps": (
         lambda: facts({"gp": 0.8, "target_only": 0.7}, below="target_only<gp"),
         "The other hospitals help: gp is above training on the target’s own labels alone (target_only) by +10.0 points "
@@ -243,6 +248,8 @@ def test_no_card_says_more_than_the_heading(name: str) -> None:
     if heading not in ("winner", "best_everywhere"):
         assert all(card.value == "none" for label, card in shown.items() if label == "Best method")
         assert not any(card.tone == "good" for card in list(shown.values())[:1])
+    if known.one_seed:
+        assert not any(card.tone == "good" for card in shown.values())
     for card in shown.values():
         assert (card.value == "not significant") <= (card.tone == "doubt")
         assert card.tone != "good" or card.value in ("significant", known.best.run)
@@ -256,6 +263,20 @@ def test_the_cards_of_a_winner_are_named_and_of_leaders_are_in_doubt() -> None:
     assert "Smallest visible difference" not in won and won["Highest over second"].tone == "good"
     assert (led["Leaders"].value, led["Leaders"].tone) == ("gp and fedda", "doubt") and "Best method" not in led
     assert led["Smallest visible difference"].value == f"{facts(TIED).smallest:.1f} points"
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("untested", "the runs were not compared on the same patients"),
+        ("not_everywhere", "no run is best at every target"),
+        ("no_leader", "the highest is not above all others"),
+        ("tied", "no lead is significant"),
+    ],
+)
+def test_the_card_without_a_best_method_says_why(name: str, why: str) -> None:
+    first = cards(CASES[name][0]())[0]
+    assert (first.value, first.tone) == ("none", "doubt") and first.note.startswith(f"{why}; highest mean AUC: gp")
 
 
 def test_an_oracle_below_a_competitor_is_no_bound_on_the_cards_either() -> None:

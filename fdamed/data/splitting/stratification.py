@@ -40,8 +40,10 @@ def sizes(split: Split, there: Ints, held_out: bool) -> Ints:
 
 
 def _number(images: int, positive: float) -> Any:
-    """(2,): a number of images divided between the classes."""
+    """(2,): a number of images divided between the classes; two or more have both classes, where both exist."""
     positives = int(images * positive + 0.5)
+    if images > 1 and 0 < positive < 1:
+        positives = min(max(positives, 1), images - 1)
     return np.array([images - positives, positives])
 
 
