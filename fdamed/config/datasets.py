@@ -91,7 +91,7 @@ class Phantom(Strict):
     scanner: Annotated[float, Field(ge=0, le=3)] = 1.0
     """Factor of the differences between the clients' scanners; 0: the same scanner everywhere."""
     noise: Annotated[float, Field(ge=0, le=3)] = 0.0
-    """Detector noise in every image, besides the scanner's own."""
+    """Detector noise in every image, besides the scanner's own: 1 adds 0.03 to its deviation of 0.012 (density)."""
     label_noise: Annotated[float, Field(ge=0, le=0.5)] = 0.0
     """Share of the patients whose label is not what their images show."""
     correlation: dict[str, Correlation] = Field(default_factory=dict, examples=[{"Edema": {"sex": 0.3}}])
