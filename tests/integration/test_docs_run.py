@@ -100,8 +100,8 @@ SELECTED = {
     "pytest -m faults": "tests/faults/test_not_finite.py",
 }
 """Commands that run tests -> the tests that represent them (PYTEST_ADDOPTS)."""
-NEEDS = {"make docs": "mkdocs", "make test-network SHORT=1": "nvflare"}
-"""Command -> the package that it would install from the network; without the package it is skipped."""
+NEEDS = {"make docs": "mkdocs", "make test-network SHORT=1": "nvflare", "python -m benchmarks.slow_line": "nvflare"}
+"""Command -> the package that it needs or would install from the network; without the package it is skipped."""
 LAST = ["make clean"]
 """Deletes the studies that other commands need."""
 CHEAP = {
