@@ -102,7 +102,7 @@ class Loop(Controller):  # type: ignore[misc]
             fix = "Start `fdamed lead` again when every hospital is there."
             raise FdamedError(f"{', '.join(missing)} did not answer", "fdamed lead", fix)
         check_clocks(out, before, time.time())
-        return out
+        return {name: out[name] for name in clients}  # not in the order in which they came
 
 
 def _train(one: StudyRun, wire: Wire) -> None:
