@@ -13,6 +13,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import h5py
 import numpy as np
 import pandas as pd
 import yaml
@@ -206,6 +207,8 @@ def write_data(root: Path) -> None:
     for note in (root / "data").rglob(".phantom.json"):
         note.unlink()  # real data has none
     nih(root / "data/nih")
+    write_idx(root / "data/mnist")
+    usps(root / "data/usps")
     write_idx(root / FASHION)
     for path in (root / FASHION).glob("*-ubyte"):  # the released files are all zipped
         path.with_name(f"{path.name}.gz").write_bytes(gzip.compress(path.read_bytes()))
@@ -213,6 +216,17 @@ def write_data(root: Path) -> None:
     (root / "tuned.yaml").write_text(yaml.safe_dump(TUNED), encoding="utf-8")
     radiographs(root)
     office(root / "office_caltech")
+
+
+def usps(folder: Path, train: int = 400, test: int = 100) -> None:
+    """USPS's HDF5 file; a digit is its own stripe on noise, as in `write_idx`."""
+    folder.mkdir(parents=True)
+    rng = np.random.default_rng(1)
+    with h5py.File(folder / "usps.h5", "w") as file:
+        for part, n in (("train", train), ("test", test)):
+            y, x = np.arange(n) % 10, 0.2 * rng.random((n, 16, 16))
+            x[np.arange(n), y + 3] = 1.0
+            file[f"{part}/data"], file[f"{part}/target"] = x.reshape(n, 256), y
 
 
 def nih(folder: Path, images: int = 420) -> None:
