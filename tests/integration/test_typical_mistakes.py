@@ -94,8 +94,8 @@ MISTAKES = {
         cell=lambda row: ["scans/x" + row[0], *row[1:]],
     ),
     "a name with a space": Mistake(
-        "`split.clients`: a key of it should begin with a letter and have only letters (A to Z), digits and `_`, at most "
-        "64 of them (given: 'North Side')",
+        "`split.clients`: a key of it should begin with a letter and have only letters (A to Z), digits and `_`, at "
+        "most 64 of them (given: 'North Side')",
         "config.yaml",
         ("nothing was started",),
         {"split": {"clients": {"North Side": "north"}}},
