@@ -9,7 +9,8 @@ from pydantic_core import PydanticCustomError
 
 from fdamed.core.files import digest
 
-Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z][A-Za-z0-9_]{0,63}$")]
+NAME = r"^[A-Za-z][A-Za-z0-9_]{0,63}$"
+Name = Annotated[str, StringConstraints(pattern=NAME)]
 """Names become folders and wildcards."""
 Share = Annotated[float, Field(ge=0, lt=1)]
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from fdamed.config.base import NAME
 from fdamed.core.errors import nearest
 
 RENAMED = {
@@ -23,6 +24,8 @@ RENAMED = {
 WORDS = {"dict": "a section with keys", "model": "a section with keys", "list": "a list", "tuple": "a list"}
 WORDS |= {"string": "text", "bool": "true or false", "int": "a whole number", "float": "a number"}
 """The type that pydantic misses, as who writes YAML knows it."""
+PATTERNS = {NAME: "should begin with a letter and have only letters (A to Z), digits and `_`, at most 64 of them"}
+"""Pattern -> what it asks for."""
 OF_FILES = ["variant", "variants"]
 """Keys of a file that are none of the configuration that is made of it."""
 LONGEST = 200
@@ -53,6 +56,8 @@ def explain(error: ValidationError, prefix: str = "") -> str:
             expected, _, how = problem["type"].partition("_")
             if expected in WORDS and how in ("type", "parsing", "from_float"):
                 said = f"should be {WORDS[expected]}"
+            elif how == "pattern_mismatch":
+                said = PATTERNS.get(problem["ctx"]["pattern"], said)
             if expected == "string" and isinstance(problem["input"], bool | int | float | date):
                 quotes[_as_yaml_reads(problem["input"])] = None
             if path[-1:] == ["[key]"]:  # pydantic names the key before it, which `given` has, too

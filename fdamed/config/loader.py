@@ -64,10 +64,22 @@ def read(path: Path) -> dict[str, Any]:
     except (yaml.YAMLError, ValueError, TypeError, OverflowError, RecursionError) as error:
         # Besides its own errors, PyYAML raises those of int(), datetime() and hash() for a malformed value.
         what = f"not readable as YAML: {' '.join(str(error).split())}"
-        raise FdamedError(what, str(path), "Fix the file and try again.") from None
+        raise FdamedError(what, str(path), f"{_yaml_hint(error)}Fix the file and try again.") from None
     if not isinstance(content, dict):
         raise FdamedError("a configuration is a mapping of keys", str(path), "Start from a file in config/.")
     return content
+
+
+def _yaml_hint(error: Exception) -> str:
+    """What is probably wrong with a file, where PyYAML speaks of tokens and blocks."""
+    if not isinstance(error, yaml.MarkedYAMLError) or error.problem is None or error.problem_mark is None:
+        return ""
+    line = error.problem_mark.line + 1
+    if "'\\t'" in error.problem:
+        return f"Line {line} begins with a tab: indent with spaces. "
+    if "expected <block end>" in error.problem or "mapping values are not allowed" in error.problem:
+        return f"Indent line {line} like the other keys of its section; text with a colon needs quotes. "
+    return ""
 
 
 class _Loader(yaml.SafeLoader):

@@ -136,6 +136,8 @@ def _minimum_problems(
                 if refused:
                     few = n < config.minimum.images
                     fix = refused.fix if few else too_few_steps_fix(name, phase, config, recipe, n)
+                    if few and client not in config.split.targets and getattr(config.split, "held_out", "") == "all":
+                        fix = f"Write `split.held_out: targets`, so that sources train on all their images. Or: {fix}"
                     yield f"`runs.{name}`, target {target}: {refused.what}", fix
 
 

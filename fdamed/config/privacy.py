@@ -75,12 +75,13 @@ class Minimum:
         if not images:
             return None
         if images < self.images:
+            agreed = f", or write `privacy.smallest_images: {images}` if the hospital agrees" if images >= CELL else ""
             return FdamedError(
                 f"{client} has {vague(images, CELL)} images; the minimum for sharing any result is {self.images} "
                 "(privacy.smallest_images)",
                 f"hospital {client}",
-                f"Give {client} at least {self.images} images, or remove it. If the images are synthetic or public, "
-                "write `privacy: public`.",
+                f"Give {client} at least {self.images} images, or remove it{agreed}. If the images are synthetic or "
+                "public, write `privacy: public`.",
             )
         if steps is not None and steps < self.steps:
             return FdamedError(

@@ -92,6 +92,17 @@ def auc_decimals(images: int, smallest: int) -> int:
     return min(4, int(math.log10(max(1, smallest * (images - smallest)))))
 
 
+def released_attack(attack: Mapping[str, Any], patients: int, smallest: int) -> dict[str, Any]:
+    """A membership inference attack on a hospital of whose parts one has few patients.
+
+    A share of the members has their number as its denominator, and the AUC the product of members and others. The
+    patients of the small part would follow, as those of the other parts are shown. So only the AUC is left, with few
+    decimals.
+    """
+    decimals = auc_decimals(patients, smallest)
+    return {name: rounded(found, decimals) if name == AUC else None for name, found in attack.items()}
+
+
 def _of(counts: Mapping[str, Any], key: str, part: str) -> int | None:
     found = counts.get(key)
     return None if found is None else found.get(part, 0)

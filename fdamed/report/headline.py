@@ -176,6 +176,12 @@ RULES = (
     Rule("heading", "winner", lambda f: f.won, "{best} is better than every other method {place}, on {sample}."),
     Rule(
         "heading",
+        "tied_with_guessing",
+        lambda f: not f.distinguished and f.guesses and len(f.guesses) == len(f.known),
+        "No method can be distinguished from guessing, or from the others, {place} on {sample}.",
+    ),
+    Rule(
+        "heading",
         "tied",
         lambda f: not f.distinguished,
         "No method can be distinguished from the others {place} on {sample}.",

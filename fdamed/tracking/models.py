@@ -69,7 +69,11 @@ def _may_leave(record: Record) -> bool:
 
 
 def register(client: Any, experiment: str, candidate: Candidate, save: Save, run: str, folder: Path | None) -> int:
-    """The version that holds the candidate; new weights make a new version. `folder`: artifacts of a local store."""
+    """The version that holds the candidate; new weights make a new version. `folder`: artifacts of a local store.
+
+    The same weights of a run that was replaced make one, too, and the one before is removed: its model card may have
+    what is hidden now.
+    """
     from mlflow.entities import LoggedModelOutput
 
     record = candidate.record
@@ -79,6 +83,8 @@ def register(client: Any, experiment: str, candidate: Candidate, save: Save, run
         if version.tags.get("weights_digest") == record.weights and version.run_id == run:
             client.set_registered_model_alias(candidate.name, ALIAS, version.version)
             return int(version.version)
+        if version.tags.get("weights_digest") == record.weights and version.tags.get("run_key") == record.key:
+            _remove(client, version, folder)
     tags = {"weights_digest": record.weights, "run_key": record.key}
     params = {"run": record.run, "method": record.method, "target": record.target, "seed": str(record.seed)}
     model = client.create_logged_model(
@@ -99,3 +105,11 @@ def register(client: Any, experiment: str, candidate: Candidate, save: Save, run
     )
     client.set_registered_model_alias(candidate.name, ALIAS, version.version)
     return int(version.version)
+
+
+def _remove(client: Any, version: Any, folder: Path | None) -> None:
+    model = version.source.removeprefix("models:/")
+    client.delete_model_version(version.name, version.version)
+    client.delete_logged_model(model)
+    if folder:
+        shutil.rmtree(folder / "models" / model, ignore_errors=True)

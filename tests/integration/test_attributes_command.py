@@ -75,6 +75,14 @@ def test_the_number_of_images_is_held_back_while_a_part_is(study: Path) -> None:
     assert probe(study)["images"] is None
 
 
+def test_the_number_of_unreadable_images_does_not_follow_from_those_that_were_probed(study: Path) -> None:
+    """The report shows that the split has 121 images and hides how many of them are unreadable."""
+    path = study / "c/clients/B/counts.json"
+    counts = json.loads(path.read_text())
+    path.write_text(json.dumps(counts | {"images": counts["images"] | {"train": 31}}))
+    assert probe(study)["images"] is None
+
+
 def test_groups_below_the_smallest_cell_are_no_class(study: Path) -> None:
     path = study / "c" / "clients" / "B" / "order.parquet"
     frame = pd.read_parquet(path)

@@ -141,10 +141,32 @@ def test_a_missing_column_unreadable_files_and_an_impossible_split_give_exit_2(
     code, report = doctor_report(configure(tmp_path / "split", split={"labeled": 4000}), capfd)
     assert code == 2
     assert "too few for 4000 labeled" in fail(report)
+    fixes = [c["fix"] for c in report["checks"] if c["status"] == "fail"]
+    assert fixes[0].startswith("Ask for fewer labeled images"), "without the balance there are not 4000 images either"
 
     code, report = doctor_report(configure(tmp_path, data={"root": str(tmp_path / "nowhere")}), capfd)
     assert code == 2
     assert "no such folder" in fail(report)
+
+
+def test_a_small_source_can_train_on_all_its_images_or_agree_to_a_smaller_minimum(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    tree(tmp_path)
+    policy = {"smallest_images": 150, "smallest_steps": 1}
+    _, report = doctor_report(configure(tmp_path, privacy=policy, runs={"fedavg": {}}), capfd)
+    (fix,) = [c["fix"] for c in report["checks"] if c["check"] == "minimum"]
+    assert fix.startswith("Write `split.held_out: targets`, so that sources train on all their images. Or: Give ")
+    assert "or write `privacy.smallest_images: 20` if the hospital agrees" in fix
+
+
+def test_few_unreadable_files_are_no_number_of_the_sample(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """2 % of 128 files would be three."""
+    path = tree(tmp_path)
+    for row in rows_of(90)[:3]:
+        (tmp_path / "raw" / row[0]).write_bytes(b"")
+    detail = checks(doctor_report(path, capfd)[1])["files"][1]
+    assert detail.startswith("1 to 10 of a sample of 128 files cannot be read: EMPTY")
 
 
 def test_the_last_lines_have_the_remedy_and_do_not_repeat_the_table(

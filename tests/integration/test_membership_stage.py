@@ -83,6 +83,24 @@ def asked(study: Path, client: str = "A") -> dict:
     return json.loads((study / "c" / "membership" / f"{client}.json").read_text())
 
 
+def test_the_patients_of_a_small_part_do_not_follow_from_the_attack_on_the_whole_hospital(study: Path) -> None:
+    """The cohort shows 12 patients of `adapt` and 11 of the test part; the attacker looks for the 10 of `train`."""
+    path = study / "c" / "clients" / "A" / "order.parquet"
+    rows = pd.read_parquet(path)
+    few = rows["split"].map({"adapt": 12, "test": 11, "train": 10})
+    rows["patient"] = rows["split"] + (rows.groupby("split").cumcount() % few).astype(str)
+    rows.to_parquet(path)
+    found = asked(study)
+    known = found["targets"]["B"]["runs"]["known"]
+    attacks = [found["untrained"], known["loss"], known["calibrated"]]
+    aucs = [attack["auc"]["value"] for attack in attacks]
+    error = 0.5 * 10.0 ** -max(len(str(auc).partition(".")[2]) for auc in aucs)
+    for train in range(1, 11):
+        pairs = (12 + train) * 11
+        assert all(abs(round(auc * pairs) / pairs - auc) <= error for auc in aucs), "each number fits all that is shown"
+    assert all(attack[rate] is None for attack in attacks for rate in ("tpr_at_1", "tpr_at_01"))
+
+
 def test_a_model_that_memorized_its_patients_is_detected_and_the_starting_weights_are_not(study: Path) -> None:
     found = asked(study)
     assert set(found["targets"]["B"]["runs"]) == {"known"}, "in the other runs the hospital had no part, or no model"

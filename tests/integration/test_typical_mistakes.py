@@ -93,6 +93,13 @@ MISTAKES = {
         ("Images are looked for as ", "/raw/*/*.png: data.root and the paths of the table together must name a file"),
         cell=lambda row: ["scans/x" + row[0], *row[1:]],
     ),
+    "a name with a space": Mistake(
+        "`split.clients`: a key of it should begin with a letter and have only letters (A to Z), digits and `_`, at "
+        "most 64 of them (given: 'North Side')",
+        "config.yaml",
+        ("nothing was started",),
+        {"split": {"clients": {"North Side": "north"}}},
+    ),
     "site codes without quotes": Mistake(
         '`split.clients.North`: should be text (given: 1); put it in quotes: without them YAML reads "01"',
         "config.yaml",

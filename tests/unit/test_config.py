@@ -142,6 +142,22 @@ def test_a_missing_or_broken_file_is_one_error(tmp_path: Path) -> None:
     assert f'in "{broken}", line 1, column 9' in caught.value.what
 
 
+@pytest.mark.parametrize(
+    ("text", "fix"),
+    [
+        ("split:\n\ttarget: a\n", "Line 2 begins with a tab: indent with spaces."),
+        ("split:\n  by: site\n target: a\n", "Indent line 3 like the other keys of its section"),
+        ("split:\n  by: site\n   target: a\n", "Indent line 3 like the other keys of its section"),
+    ],
+)
+def test_a_tab_or_a_wrong_indentation_is_named_with_its_line(tmp_path: Path, text: str, fix: str) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_text(text)
+    with pytest.raises(FdamedError) as caught:
+        config.load(path)
+    assert caught.value.fix.startswith(fix)
+
+
 def test_every_target_in_turn() -> None:
     assert config.parse(changed(split__target="each"), "x").split.targets == ("a", "b")
 

@@ -110,6 +110,10 @@ CASES: dict[str, tuple[Callable[[], Facts], str]] = {
         lambda: facts(WON, below="fedavg<gp"),
         "gp is better than every other method at NC, on 400 patients and 3 seeds.",
     ),
+    "tied_with_guessing": (
+        lambda: facts({"gp": 0.53, "fedavg": 0.44}),
+        "No method can be distinguished from guessing, or from the others, at NC on 400 patients and 3 seeds.",
+    ),
     "tied": (
         lambda: facts(TIED),
         "No method can be distinguished from the others at NC on 400 patients and 3 seeds.",

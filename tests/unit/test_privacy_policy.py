@@ -73,6 +73,7 @@ def test_a_hospital_with_too_few_images_sends_nothing_and_says_what_to_do() -> N
         "north has 14 images; the minimum for sharing any result is 15 (privacy.smallest_images)"
     )
     assert refused.value.where == "hospital north" and "Give north at least 15 images" in refused.value.fix
+    assert "or write `privacy.smallest_images: 14` if the hospital agrees" in refused.value.fix
     assert torch.equal(client.model.read(), before) and not client.memory
 
 

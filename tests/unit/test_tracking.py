@@ -9,6 +9,7 @@ import socket
 import sqlite3
 import sys
 import time
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -338,6 +339,32 @@ def test_a_model_is_registered_once_and_again_when_its_weights_change(tracked: P
     kept = list((tmp_path / "results/mlflow/artifacts/demo/models").glob("*/artifacts/MLmodel"))
     assert sorted(p.read_text() for p in kept) == sorted(p.parts[-3] for p in kept)
     assert len(kept) == 2
+
+
+def test_the_model_card_of_a_replaced_run_is_not_kept(tracked: Path, tmp_path: Path) -> None:
+    """With another `smallest_cell` the same weights are imported anew: the old card may have small counts."""
+    shutil.copytree(tracked, tmp_path, dirs_exist_ok=True)
+    client = connect(Store(f"sqlite:///{tmp_path}/results/mlflow/mlflow.db"))
+    artifacts = tmp_path / "results/mlflow/artifacts/demo"
+    before, after = (run.info for run in runs_of(tmp_path)[:2])
+    record = read(tmp_path / "results/demo/runs/gp/NC/0", 11)
+    assert record is not None
+    offer = Candidate("demo-NC", replace(record, weights="abc"), "why")
+
+    def save_card(text: str) -> Callable[[object, Path, str], None]:
+        def save(record: object, folder: Path, identity: str) -> None:
+            folder.mkdir()
+            (folder / "MLmodel").write_text(identity)
+            (folder / "model_card.md").write_text(text)
+
+        return save
+
+    register(client, before.experiment_id, offer, save_card("3 patients"), before.run_id, artifacts)
+    version = register(client, after.experiment_id, offer, save_card("<11 patients"), after.run_id, artifacts)
+    (kept,) = client.search_model_versions("name = 'demo-NC'")
+    assert int(kept.version) == version == 2
+    assert client.get_model_version_by_alias("demo-NC", "adapted").version == 2
+    assert [p.read_text() for p in artifacts.rglob("model_card.md")] == ["<11 patients"]
 
 
 def test_a_larger_smallest_cell_takes_scores_back_that_are_already_in_mlflow(tracked: Path, tmp_path: Path) -> None:

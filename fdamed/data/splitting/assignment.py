@@ -75,7 +75,7 @@ def draw(truth: NDArray[Any], keys: Keys, split: Split, client: str) -> tuple[pd
     images = np.stack([np.bincount(owner[frame["y"] == side], minlength=len(patients)) for side in (0, 1)], axis=1)
     frame["split"] = np.array(FILLED)[fill(images, keys.uniform("split")[patients], asked)[owner]]
     whole = len(frame)
-    frame, notes = _adapt(frame, keys, split, client, there[0] != there[1])
+    frame, notes = _adapt(frame, keys, split, client, int(there.sum()))
     if split.per_class != "all" and asked[0].min() < split.per_class:
         scarce = " and ".join(
             word for side, word in ((1, "positive"), (0, "negative")) if asked[0][side] < split.per_class
@@ -92,16 +92,16 @@ def _by_patient(frame: pd.DataFrame, keys: Keys, *names: str) -> pd.DataFrame:
     return frame.iloc[np.lexsort((path, frame["patient"], place))]
 
 
-def _adapt(frame: pd.DataFrame, keys: Keys, split: Split, client: str, unequal: bool) -> tuple[pd.DataFrame, list[str]]:
+def _adapt(frame: pd.DataFrame, keys: Keys, split: Split, client: str, images: int) -> tuple[pd.DataFrame, list[str]]:
     """Move whole training patients to `adapt` until it has `labeled` images, with the classes of `split.balanced`.
 
-    `unequal`: the client has more images of one class than of the other.
+    `images`: those that the client has, also beyond the balance of the classes.
     """
     pool, wanted, notes = frame[frame["split"] == "train"], split.labeled, []
     if client in split.targets and len(pool) <= wanted:
         what = f"{client} has {len(pool)} training images, too few for {wanted} labeled ones and some without labels"
         fix = "Ask for fewer labeled images, or give the hospital more (split.per_class, split.shares, split.where)."
-        if split.balanced and unequal:
+        if split.balanced and images * len(pool) > wanted * len(frame):  # all of them would be enough
             what += ": its classes are balanced, so that the larger one is reduced to the size of the smaller one"
             fix = f"Set split.balanced: false to keep all images. {fix}"
         raise FdamedError(what, "split.labeled", fix)

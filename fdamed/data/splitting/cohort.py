@@ -122,6 +122,9 @@ def truths(index: pd.DataFrame, split: Split, smallest_cell: int) -> dict[str, F
                 fix = "To predict findings by No Finding, set split.positive_is: 0."
             what = f"{client} is empty" if len(absent) == 2 else f"{client} has no {absent[0]} row"
             what += f" for {label}" + ("" if by_condition else f" where {split.by} is {value!r}")
+            if not (by_condition or mask.any()) and _belongs(index, split, client, value, smallest_cell).any():
+                what += ": split.where leaves none of its rows"
+                fix = f"Loosen split.where (now {split.where}){out_of or ', or choose another target'}."
             raise FdamedError(what, f"split.clients.{client}", fix)
     return out
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from fdamed.config.study import Config
 from fdamed.core.counts import counts_of
-from fdamed.core.disclosure import released_total, rounded
+from fdamed.core.disclosure import released_total, rounded, small
 from fdamed.core.errors import FdamedError
 from fdamed.core.rng import stream
 from fdamed.data.loader import Labeled, load
@@ -38,7 +38,8 @@ def infer(config: Config, target: str) -> dict[str, Any]:
     asked = questions(rows.iloc[here].reset_index(drop=True), config.smallest_cell, random)
     content: dict[str, Any] = {"target": target, "level": LEVEL, "attributes": {}}
     total = released_total(counts_of(Places.of(config).root, target), "images", config.smallest_cell)
-    content["images"] = len(here) if total is not None or config.smallest_cell == 1 else None
+    shown = total is not None and not small(total - len(rows), config.smallest_cell)  # the others are unreadable
+    content["images"] = len(here) if shown or config.smallest_cell == 1 else None
     if not asked:
         return content
     found, specs = _predictions(config, target, here, asked), config.expanded_runs()

@@ -15,7 +15,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from fdamed.config.study import Config
-from fdamed.core.disclosure import hides, rounded
+from fdamed.core.disclosure import hides, released_attack, rounded, small
 from fdamed.core.rng import stream
 from fdamed.data.loader import Labeled, balanced_part, load
 from fdamed.evaluation.attribute_inference import chosen
@@ -106,7 +106,11 @@ class Images:
                 return None
         random = stream(0, config.study, self.client, "membership", "bootstrap")
         smallest = config.smallest_cell
-        return attack_patients(likelihoods, inside, outside, owner, self.data.y, random, smallest)
+        found = attack_patients(likelihoods, inside, outside, owner, self.data.y, random, smallest)
+        parts = self.order.groupby("split")["patient"].nunique()
+        if found is None or not any(small(int(parts.get(part, 0)), smallest) for part in (*MEMBERS, *OTHERS)):
+            return found
+        return released_attack(found, owner.max() + 1, smallest)
 
 
 def _attack_runs(config: Config, target: str, model: FlatModel, images: Images) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from fdamed.config.loader import catalog
 from fdamed.config.policy_checks import check_minimum
 from fdamed.config.runs import candidates
 from fdamed.config.study import Config
-from fdamed.core.disclosure import hides, hides_classes, released_counts, vague, vague_reasons
+from fdamed.core.disclosure import hides, hides_classes, released_counts, small, vague, vague_reasons
 from fdamed.core.errors import FdamedError
 from fdamed.core.files import free, megabytes
 from fdamed.core.gpus import takes_gpu
@@ -32,7 +32,7 @@ from fdamed.evaluation.protocol import TOTAL, sizes
 from fdamed.evaluation.subgroups import groups
 from fdamed.pipeline.checks.cohort import constant_heads
 from fdamed.pipeline.checks.cohort import counted as counted_parts
-from fdamed.pipeline.paths import clinical
+from fdamed.pipeline.paths import Places, clinical
 from fdamed.pipeline.speed import images_to_train, seconds_per_image
 from fdamed.pipeline.tuning.validation_parts import choosers
 
@@ -100,7 +100,8 @@ def _check_tables(config: Config, findings: Findings) -> pd.DataFrame | None:
         limit = f"At most the share data.reject_share (now {data.reject_share:g}) of the rows may be refused."
         findings.add("fail", "tables", detail, " ".join([*rejects.hints, limit]))
         return None
-    findings.add("ok", "tables", detail)
+    where = Places.of(config).root / "clients" / "rejects.csv"
+    findings.add("ok", "tables", f"{detail}; `fdamed ingest` lists them in {where}" if findings.refused else detail)
     return index
 
 
@@ -110,8 +111,11 @@ def _check_files(config: Config, index: pd.DataFrame, findings: Findings) -> Non
     chosen = stream(0, "doctor").numpy.permutation(len(index))[:size]
     rejects = Rejects()
     check_files(index.iloc[sorted(chosen)].reset_index(drop=True), data, rejects)
-    share = rejects.faults() / len(chosen)
-    detail = f"{share:.0%} of a sample of {len(chosen)} files cannot be read"
+    faults = rejects.faults()
+    share = faults / len(chosen)
+    hidden = small(faults, config.smallest_cell)
+    detail = f"{vague(faults, config.smallest_cell) if hidden else format(share, '.0%')} of a sample of {len(chosen)}"
+    detail += " files cannot be read"
     status = "fail" if share > data.reject_share else "warn" if share else "ok"
     reasons = rejects.counts()
     meanings = [f"{reason} means: {REASONS[reason]}." for reason in reasons if reason in REASONS]
