@@ -139,11 +139,21 @@ def released_reasons(counts: Mapping[str, int], smallest: int) -> dict[str, int 
     return {reason: None if small(n, smallest) else n for reason, n in counts.items()}
 
 
-def released_flow(rows: int, left_out: Mapping[str, int], images: int | None, smallest: int) -> dict[str, Any]:
-    """From the rows of a client to its images. All rows are held back if a part of them is, as it would follow."""
-    reasons = released_reasons(left_out, smallest)
-    hidden = images is None or None in reasons.values()
-    return {"rows": None if hidden else rows, "left_out": reasons, "images": images}
+def hides_flow(
+    left_out: Mapping[str, Mapping[str, int]], counts: Mapping[str, Mapping[str, Any]], by: str | None, smallest: int
+) -> set[str]:
+    """The clients of which neither all rows nor those left out may be shown: one count among them is held back.
+
+    These are all clients if one is, unless they are split by a column: conditions share all rows and expressions some,
+    so that the rows of one client are those of another.
+    """
+    hidden = {
+        client
+        for client, reasons in left_out.items()
+        if released_total(counts.get(client, {}), "images", smallest) is None
+        or any(small(n, smallest) for n in reasons.values())
+    }
+    return set(left_out) if hidden and by in (None, "condition", "expression") else hidden
 
 
 def too_small(smallest: int) -> str:
@@ -203,8 +213,10 @@ def vague(count: int, smallest: int) -> str:
     return f"1 to {smallest - 1}" if small(count, smallest) else f"{count:,}"
 
 
-def vague_reasons(counts: Mapping[str, int], smallest: int) -> str:
-    """What was left out, by reason, as text; small counts as a range."""
+def vague_reasons(counts: Mapping[str, int], smallest: int, hidden: bool = False) -> str:
+    """What was left out, by reason, as text; small counts as a range, and none where they are held back."""
+    if hidden:
+        return ", ".join(reason for reason, n in counts.items() if n)
     return ", ".join(f"{reason} ({vague(n, smallest)})" for reason, n in counts.items() if n)
 
 

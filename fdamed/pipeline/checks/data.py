@@ -15,7 +15,7 @@ from fdamed.config.loader import catalog
 from fdamed.config.policy_checks import check_minimum
 from fdamed.config.runs import candidates
 from fdamed.config.study import Config
-from fdamed.core.disclosure import hides, hides_classes, released_counts, vague, vague_reasons
+from fdamed.core.disclosure import hides, hides_classes, hides_flow, released_counts, vague, vague_reasons
 from fdamed.core.errors import FdamedError
 from fdamed.core.files import free, megabytes
 from fdamed.core.gpus import takes_gpu
@@ -142,8 +142,9 @@ def _check_clients(config: Config, index: pd.DataFrame, findings: Findings) -> N
     findings.clients = _shown(counts, smallest)
     for note in cohort.notes[1:]:
         findings.add("warn", "hospitals", note)
+    hidden = hides_flow(cohort.left_out, counts, split.by, smallest)
     for client, reasons in cohort.left_out.items():
-        if shown := vague_reasons(reasons, smallest):
+        if shown := vague_reasons(reasons, smallest, client in hidden):
             findings.add("ok", "left out", f"rows of {client} that are not used: {shown}")
     for note in constant_heads(config, cohort.manifests).values():
         findings.add("warn", "heads", note)
