@@ -49,6 +49,11 @@ def small(count: int, smallest: int) -> bool:
     return 0 < count < smallest
 
 
+def lacking(counts: Iterable[int], smallest: int) -> int:
+    """How many must be added to counts of which only the sum is seen, so that it tells no small one."""
+    return sum(smallest - n for n in counts if small(n, smallest))
+
+
 def hides(n: int, positives: int | None, smallest: int, patients: int | None = None) -> bool:
     """Whether a score over `n` images, `positives` of them positive (None: several classes), must be suppressed."""
     cells = [n, n if patients is None else patients, *(() if positives is None else (positives, n - positives))]
