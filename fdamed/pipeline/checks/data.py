@@ -15,7 +15,7 @@ from fdamed.config.loader import catalog
 from fdamed.config.policy_checks import check_minimum
 from fdamed.config.runs import candidates
 from fdamed.config.study import Config
-from fdamed.core.disclosure import hides, hides_classes, hides_flow, released_counts, vague, vague_reasons
+from fdamed.core.disclosure import hides, hides_classes, hides_flow, released_counts, small, vague, vague_reasons
 from fdamed.core.errors import FdamedError
 from fdamed.core.files import free, megabytes
 from fdamed.core.gpus import takes_gpu
@@ -202,10 +202,12 @@ def _check_power(config: Config, manifests: Mapping[str, pd.DataFrame], findings
             findings.add("warn", "suppressed", f"{detail}; {cure}")
             continue
         ill, well = (int(test[test["y"] == y]["patient"].nunique()) for y in (1, 0))
+        shown = f"{ill:,} positive and {well:,} negative test patients"
+        if hides_classes(counted_parts(manifests[target]), smallest) or small(ill, smallest) or small(well, smallest):
+            patients = int(test["patient"].nunique())
+            ill, well = patients // 2, patients - patients // 2  # else they would follow from the points
+            shown = f"at best (if half of them are positive), the {patients:,} test patients"
         points = 100 * power.expected(ill, well, seeds).smallest_difference(pairs)
-        shown = f"{vague(ill, smallest)} positive and {vague(well, smallest)} negative test patients"
-        if hides_classes(counted_parts(manifests[target]), smallest):
-            shown = f"the {vague(test['patient'].nunique(), smallest)} test patients"
         detail = (
             f"{shown} of {target} and "
             f"{counted(seeds, 'seed')} can show a difference of {points:.0f} points of AUC between two of "
