@@ -88,13 +88,13 @@ def hides_classes(counts: Mapping[str, Any], smallest: int) -> bool:
     return positives is not None and any(hides(n, positives.get(p, 0), smallest) for p, n in counts["images"].items())
 
 
-def auc_decimals(images: int, smallest: int) -> int:
+def auc_decimals(images: int, smallest: int, folds: int = 1) -> int:
     """Decimals of an AUC over so many images, from which the number of positives among them cannot be found.
 
     It is a number of pairs out of smallest * (images - smallest) or more: rounded more coarsely than one pair, it fits
-    every number of positives that could be shown.
+    every number of positives that could be shown. Within `folds` there are fewer pairs.
     """
-    return min(4, int(math.log10(max(1, smallest * (images - smallest)))))
+    return min(4, int(math.log10(max(1, smallest * (images - smallest) // folds))))
 
 
 def _of(counts: Mapping[str, Any], key: str, part: str) -> int | None:
