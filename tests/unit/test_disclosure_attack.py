@@ -511,3 +511,22 @@ def test_the_rules_hide_what_the_attack_is_after() -> None:
     truth = one_small(0)
     m, n = (truth["cells"][TARGET, "test", what] for what in ("positives", "negatives"))
     assert hides(m + n, m, truth["smallest"])
+
+
+@pytest.mark.parametrize(("images", "folds"), [(60, 1), (120, 5), (300, 5), (2000, 5)])
+def test_every_size_of_the_classes_fits_an_auc_that_is_shown(images: int, folds: int) -> None:
+    """An AUC is a number of pairs, within folds a number of fewer; four decimals leave few sizes of the classes."""
+    smallest, rng = 11, np.random.default_rng(images)
+    sizes_of_classes = np.arange(smallest, images - smallest + 1)
+    pairs = sizes_of_classes * (images - sizes_of_classes) // folds
+
+    def fit(decimals: int) -> float:
+        """The share of the sizes from which the AUCs of three models can come, of which the attacker knows so much."""
+        possible = np.ones(len(pairs), dtype=bool)
+        for auc in rng.integers(0, pairs[0], 3) / pairs[0]:
+            error = 0.5 * 10.0**-decimals + 1e-12
+            possible &= np.abs(np.rint(round(auc, decimals) * pairs) / pairs - round(auc, decimals)) <= error
+        return float(possible.mean())
+
+    assert fit(auc_decimals(images, smallest, folds)) == 1
+    assert fit(4) < 1 or pairs[0] > 10**3
