@@ -100,7 +100,7 @@ def print_json(content: Any) -> None:
     print(json.dumps(content, indent=1, ensure_ascii=False))
 
 
-def print_left_out(where: str, counts: Mapping[str, int], smallest: int) -> None:
-    """One line about what a step left out, for whoever runs the study."""
-    if shown := vague_reasons(counts, smallest):
+def print_left_out(where: str, counts: Mapping[str, int], smallest: int, hidden: bool = False) -> None:
+    """One line about what a step left out, for whoever runs the study; without numbers where they are held back."""
+    if shown := vague_reasons(counts, smallest, hidden):
         print(f"{LEFT_OUT}{where}: {shown}", flush=True)

@@ -7,7 +7,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from fdamed.core.disclosure import outside, released_counts, released_flow, released_reasons, released_total
+from fdamed.core.disclosure import hides_flow, outside, released_counts, released_reasons, released_total
 from fdamed.core.files import read_json, write_json
 
 Counts = dict[str, Any]
@@ -46,19 +46,26 @@ def released_cohort(root: Path, smallest: int) -> Counts:
     return cohort | {"clients": {client: released_counts(counts, smallest) for client, counts in clients.items()}}
 
 
-def flow_of(root: Path, client: str, smallest: int) -> dict[str, Any]:
-    """From the rows of a client to its images, as it may be shown: None where a count is held back.
+def flows(root: Path, smallest: int) -> dict[str, dict[str, Any]]:
+    """Client -> from its rows to its images, as it may be shown: None where a count is held back.
 
     `rows`, `left_out` by reason, `images` that the split took, and `unreadable` by reason when they were decoded.
     """
-    whole, counts = study_counts(root, COHORT), counts_of(root, client)
-    left_out = (whole.get("left_out") or {}).get(client)
-    if left_out is None:
-        return {}
-    path = root / "clients" / client / "rejects.csv"
-    lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
-    unreadable = Counter(line["reason"] for line in csv.DictReader(lines))
-    images = released_total(counts, "images", smallest)
-    return released_flow(whole["rows"][client], left_out, images, smallest) | {
-        "unreadable": released_reasons(dict(sorted(unreadable.items())), smallest)
+    whole = study_counts(root, COHORT)
+    left_out = whole.get("left_out") or {}
+    counts = {client: counts_of(root, client) for client in left_out}
+    hidden = hides_flow(left_out, counts, whole.get("by"), smallest)
+    return {
+        client: {
+            "rows": None if client in hidden else whole["rows"][client],
+            "left_out": dict.fromkeys(reasons) if client in hidden else reasons,
+            "images": released_total(counts[client], "images", smallest),
+            "unreadable": released_reasons(_unreadable(root / "clients" / client / "rejects.csv"), smallest),
+        }
+        for client, reasons in left_out.items()
     }
+
+
+def _unreadable(path: Path) -> dict[str, int]:
+    lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
+    return dict(sorted(Counter(line["reason"] for line in csv.DictReader(lines)).items()))

@@ -49,6 +49,11 @@ def small(count: int, smallest: int) -> bool:
     return 0 < count < smallest
 
 
+def lacking(counts: Iterable[int], smallest: int) -> int:
+    """How many must be added to counts of which only the sum is seen, so that it tells no small one."""
+    return sum(smallest - n for n in counts if small(n, smallest))
+
+
 def hides(n: int, positives: int | None, smallest: int, patients: int | None = None) -> bool:
     """Whether a score over `n` images, `positives` of them positive (None: several classes), must be suppressed."""
     cells = [n, n if patients is None else patients, *(() if positives is None else (positives, n - positives))]
@@ -83,13 +88,13 @@ def hides_classes(counts: Mapping[str, Any], smallest: int) -> bool:
     return positives is not None and any(hides(n, positives.get(p, 0), smallest) for p, n in counts["images"].items())
 
 
-def auc_decimals(images: int, smallest: int) -> int:
+def auc_decimals(images: int, smallest: int, folds: int = 1) -> int:
     """Decimals of an AUC over so many images, from which the number of positives among them cannot be found.
 
     It is a number of pairs out of smallest * (images - smallest) or more: rounded more coarsely than one pair, it fits
-    every number of positives that could be shown.
+    every number of positives that could be shown. Within `folds` there are fewer pairs.
     """
-    return min(4, int(math.log10(max(1, smallest * (images - smallest)))))
+    return min(4, int(math.log10(max(1, smallest * (images - smallest) // folds))))
 
 
 def released_attack(attack: Mapping[str, Any], patients: int, smallest: int) -> dict[str, Any]:
@@ -150,11 +155,21 @@ def released_reasons(counts: Mapping[str, int], smallest: int) -> dict[str, int 
     return {reason: None if small(n, smallest) else n for reason, n in counts.items()}
 
 
-def released_flow(rows: int, left_out: Mapping[str, int], images: int | None, smallest: int) -> dict[str, Any]:
-    """From the rows of a client to its images. All rows are held back if a part of them is, as it would follow."""
-    reasons = released_reasons(left_out, smallest)
-    hidden = images is None or None in reasons.values()
-    return {"rows": None if hidden else rows, "left_out": reasons, "images": images}
+def hides_flow(
+    left_out: Mapping[str, Mapping[str, int]], counts: Mapping[str, Mapping[str, Any]], by: str | None, smallest: int
+) -> set[str]:
+    """The clients of which neither all rows nor those left out may be shown: one count among them is held back.
+
+    These are all clients if one is, unless they are split by a column: conditions share all rows and expressions some,
+    so that the rows of one client are those of another.
+    """
+    hidden = {
+        client
+        for client, reasons in left_out.items()
+        if released_total(counts.get(client, {}), "images", smallest) is None
+        or any(small(n, smallest) for n in reasons.values())
+    }
+    return set(left_out) if hidden and by in (None, "condition", "expression") else hidden
 
 
 def too_small(smallest: int) -> str:
@@ -214,8 +229,10 @@ def vague(count: int, smallest: int) -> str:
     return f"1 to {smallest - 1}" if small(count, smallest) else f"{count:,}"
 
 
-def vague_reasons(counts: Mapping[str, int], smallest: int) -> str:
-    """What was left out, by reason, as text; small counts as a range."""
+def vague_reasons(counts: Mapping[str, int], smallest: int, hidden: bool = False) -> str:
+    """What was left out, by reason, as text; small counts as a range, and none where they are held back."""
+    if hidden:
+        return ", ".join(reason for reason, n in counts.items() if n)
     return ", ".join(f"{reason} ({vague(n, smallest)})" for reason, n in counts.items() if n)
 
 

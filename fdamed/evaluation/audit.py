@@ -64,15 +64,15 @@ def audit(
     out["groups"], out["gaps"] = by_group(frame, p, runs, reference, smallest, classes)
     if classes:
         decimals = auc_decimals(len(y), smallest)
-        return out | {"scores": rounded(out["scores"], decimals), "pairs": [_coarse(r, decimals) for r in out["pairs"]]}
+        return out | {"scores": rounded(out["scores"], decimals), "pairs": [coarse(r, decimals) for r in out["pairs"]]}
     return out | {"calibration": _calibration(np.broadcast_to(y, p.shape), p, runs, smallest)}
 
 
-def _coarse(pair: Mapping[str, Any], decimals: int) -> dict[str, Any]:
-    """A compared pair without the digits that would give the difference exactly; what is significant stays so."""
-    ends = {key: rounded(pair[key], decimals) for key in ("value", "low", "high")}
-    errors = {key: pair[key] and float(f"{pair[key]:.1e}") for key in ("patients", "seeds_error")}
-    return {**pair, **ends, **errors, **{key: _coarse_p(pair[key]) for key in ("p", "p_holm")}}
+def coarse(found: Mapping[str, Any], decimals: int) -> dict[str, Any]:
+    """A score or a compared pair without the digits that would give it exactly; what is significant stays so."""
+    ends = {key: rounded(found[key], decimals) for key in ("value", "low", "high", "shuffled") if key in found}
+    errors = {key: found[key] and float(f"{found[key]:.1e}") for key in ("patients", "seeds_error")}
+    return {**found, **ends, **errors, **{key: _coarse_p(found[key]) for key in ("p", "p_holm") if key in found}}
 
 
 def _coarse_p(p: float) -> float:

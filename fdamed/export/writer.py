@@ -17,6 +17,7 @@ from fdamed import __version__
 from fdamed.config.split import Split
 from fdamed.config.study import Config
 from fdamed.core.files import atomic, digest_file, umask, write_json, write_text
+from fdamed.core.parts import TRAINED
 from fdamed.core.provenance import commit
 from fdamed.core.rng import stream
 from fdamed.data.loader import load
@@ -81,13 +82,13 @@ def write(chosen: Chosen, out: Path, onnx: bool, bundle: bool = False) -> dict[s
 
 
 def samples(chosen: Chosen) -> tuple[list[Floats], int]:
-    """Inputs for the comparison: random ones and, if the cache exists, images of the target; none is kept."""
+    """Inputs for the comparison: random ones and, if the cache exists, images the target trains on; none is kept."""
     shape = input_shape(chosen.config)
     batches = [stream(0, "export").numpy.random((RANDOM, *shape), dtype=np.float32)]
     folder = chosen.places.client(chosen.record.target)
     if not (folder / "images.npy").is_file():
         return batches, 0
-    data = load(folder, parts=("test",))
+    data = load(folder, parts=TRAINED)
     images = as_input(torch.from_numpy(data.batch(np.arange(min(CHECKED, len(data)))))).numpy()
     return [*batches, images[:1], images], len(images)
 

@@ -83,6 +83,20 @@ def test_the_number_of_unreadable_images_does_not_follow_from_those_that_were_pr
     assert probe(study)["images"] is None
 
 
+def test_the_sizes_of_classes_do_not_follow_from_an_auc(study: Path) -> None:
+    """An AUC within five folds of 120 images has one decimal or two: no wider than a pair of images of both classes."""
+
+    def digits() -> list[int]:
+        found = probe(study)["attributes"].values()
+        shown = [run[key] for one in found for run in one["runs"].values() for key in ("value", "low", "high")]
+        return [len(str(value).partition(".")[2]) for value in shown]
+
+    assert max(digits()) == 2 and 10**2 < 11 * (120 - 11) / 5
+    config = json.loads((study / "config.json").read_text())
+    (study / "config.json").write_text(json.dumps(config | {"privacy": {"smallest_cell": 1}}))
+    assert max(digits()) == 4, "of public images"
+
+
 def test_groups_below_the_smallest_cell_are_no_class(study: Path) -> None:
     path = study / "c" / "clients" / "B" / "order.parquet"
     frame = pd.read_parquet(path)

@@ -27,6 +27,8 @@ SIDE, HIDDEN, CLASSES = 32, 128, 2
 CLIENTS = {"north": "a", "south": "b", "target": "c"}
 PARTS = ["adapt"] * 12 + ["test"] * 20 + ["train"] * 28 + ["val"] * 6
 LEARNED, JUDGED = 40, 26
+FILLED = 5
+"""Rows of zeros with which the 6 validation images look like the 11 that may be shown."""
 RELEASE = ["weights", "update", "statistic", "features", "scalar", "count"]
 
 
@@ -158,11 +160,32 @@ def test_the_ledger_has_every_byte_of_every_patient_that_left(study: Path) -> No
         ("server", "target", "send_unlabeled_features", "weights"): size,
         ("target", "server", "send_unlabeled_features", "features"): LEARNED * 4 * HIDDEN,
         ("server", "target", "send_test_features", "count"): 8,
-        ("target", "server", "send_test_features", "features"): JUDGED * 4 * HIDDEN,
-        ("server", "target", "receive_predictions", "features"): JUDGED * 4 * CLASSES,
+        ("target", "server", "send_test_features", "features"): (JUDGED + FILLED) * 4 * HIDDEN,
+        ("server", "target", "receive_predictions", "features"): (JUDGED + FILLED) * 4 * CLASSES,
         ("target", "server", "receive_predictions", "count"): 8,
     }
     assert sent == expected
+
+
+@pytest.mark.parametrize("run", ["not_aligned", "tca", "rtca", "rftca", "coral", "jda", "gfk", "dann"])
+def test_the_bytes_of_a_row_do_not_tell_a_small_part_and_its_results_stay_the_same(study: Path, run: str) -> None:
+    """With the test part shown, the exact bytes would give the 6 validation images away: (26 - 20)."""
+    public = study.with_name("public.json")
+    raw = json.loads(study.read_text())
+    public.write_text(json.dumps(raw | {"privacy": raw["privacy"] | {"smallest_cell": 1}}))
+
+    def asked(folder: Path) -> int:
+        return next(
+            row["bytes"] // (4 * CLASSES)
+            for row in read_lines(folder / "ledger.jsonl")
+            if row["step"].endswith("receive_predictions") and row["to"] == "target"
+        )
+
+    folder = align(public, run)
+    exact = (folder / "done").read_text()
+    assert asked(folder) - 20 == 6
+    folder = align(study, run)
+    assert asked(folder) - 20 == 11 and (folder / "done").read_text() == exact
 
 
 @pytest.mark.parametrize("run", ["rftca", "dann"])

@@ -92,6 +92,17 @@ def few_in_a_group(config: Path, rng: np.random.Generator) -> None:
         frame.to_parquet(file)
 
 
+def few_left_out(config: Path, rng: np.random.Generator) -> None:
+    """Few rows of the target without a label; all hospitals have the same rows, so that those of others tell them."""
+    few, root = int(rng.integers(1, SMALLEST)), config.parent
+    left_out, rows = {}, 5000 + few
+    for home in sorted(path.parent for path in root.glob(f"clients/*/{COUNTS}")):
+        rest = rows - sum(read_json(home / COUNTS)["images"].values())
+        here = few if home.name == TARGET else rest
+        left_out[home.name] = {"without a usable label": here, "beyond balance and sizes of the parts": rest - here}
+    edit(root / "clients/cohort.json", left_out=left_out, rows=dict.fromkeys(left_out, rows))
+
+
 def resize(home: Path, part: str, rng: np.random.Generator) -> tuple[int, int, int]:
     """Draw small numbers of images, positives and patients of a part."""
     images = int(rng.integers(4, SMALLEST))
@@ -123,7 +134,7 @@ def seen(config: Path, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
     return out
 
 
-CHANGES = (few_to_validate, few_to_test, few_elsewhere, few_in_a_group)
+CHANGES = (few_to_validate, few_to_test, few_elsewhere, few_in_a_group, few_left_out)
 
 
 @pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)

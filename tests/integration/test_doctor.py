@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import yaml
 from safetensors.torch import save_file
@@ -15,14 +16,16 @@ from fdamed.cli.main import main
 from fdamed.config.loader import load
 from fdamed.config.study import Config, Model
 from fdamed.core.files import megabytes
-from fdamed.models.backbone import build
+from fdamed.data.splitting.cohort import LEFT_OUT, Cohort, build
+from fdamed.models.backbone import build as build_network
+from fdamed.pipeline.checks import data as checks_of_data
 from fdamed.pipeline.checks.machine import check_gpu, check_slurm
 from tests.integration.test_ingest_split import CANARY, RELEASE, configure, rows_of
 from tests.support.raw_trees import CHEXPERT_HEADER, write_image, write_table
 
 
-def tree(folder: Path, header: list[str] = CHEXPERT_HEADER) -> Path:
-    rows = rows_of(90)
+def tree(folder: Path, header: list[str] = CHEXPERT_HEADER, patients: int = 90) -> Path:
+    rows = rows_of(patients)
     write_table(folder / "raw" / RELEASE / "train.csv", header, rows)
     for row in rows:
         write_image(folder / "raw" / row[0])
@@ -76,6 +79,57 @@ def test_what_the_study_can_show_is_reported_before_training(tmp_path: Path, cap
     assert "suppressed" not in checks(report) and "small counts" not in checks(report)
     entry = report["clients"]["Edema"]
     assert sum(map(int, entry["positives"].values())) == entry["images"] * entry["positive"]
+
+
+def twin(
+    folder: Path, seed: int, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], **keys: Any
+) -> tuple[dict[str, Any], str]:
+    """What doctor says about data whose Edema has few positives in `val`, as in all parts, and few rows left out."""
+    folder.mkdir()
+    tree(folder, patients=150)
+    path = configure(folder, split={"test": 0.4}, **keys)
+    rng = np.random.default_rng(seed)
+
+    def changed(*given: Any) -> Cohort:
+        cohort = build(*given)
+        few = int(rng.integers(1, 11))
+        for client, reasons in cohort.left_out.items():
+            cohort.rows[client] = 400 + few  # both have all rows; the images of Edema are as many as before
+            rest = 400 + few - len(cohort.manifests[client])
+            own = {"without a usable label": few, "beyond balance and sizes of the parts": rest - few}
+            cohort.left_out[client] = dict.fromkeys(reasons, 0) | (own if client == "Edema" else {LEFT_OUT[0]: rest})
+        frame = cohort.manifests["Edema"]
+        test = frame.index[frame["split"] == "test"]
+        frame["y"] = (np.arange(len(frame)) % 2).astype("int8")
+        share = int(rng.integers(12, len(test) - 12))
+        frame.loc[test, "y"] = (np.arange(len(test)) < share).astype("int8")
+        return cohort
+
+    monkeypatch.setattr(checks_of_data, "build", changed)
+    report = doctor_report(path, capfd)[1]
+    about_data = [
+        c for c in report["checks"] if c["check"] in ("power", "left out", "small counts", "report", "tuning")
+    ]
+    rng = np.random.default_rng(seed)
+    main(["doctor", "--config", str(path)])
+    lines = [line for line in capfd.readouterr().out.splitlines() if "Edema" in line or "Lesion" in line]
+    return {"clients": report["clients"], "checks": about_data}, "\n".join(lines)
+
+
+def test_two_studies_that_differ_in_what_is_held_back_are_the_same_to_doctor(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Neither the points of AUC nor the rows that were left out tell the hidden positives and counts."""
+    private: dict[str, Any] = {"privacy": {"smallest_images": 1, "smallest_steps": 1}}
+    first, second = (twin(tmp_path / str(s), s, monkeypatch, capfd, **private) for s in (1, 2))
+    assert first == second
+    assert "at best (if half of them are positive), the" in first[1]
+    assert "rows of Edema that are not used: without a usable label, beyond" in first[1]
+    first, second = (twin(tmp_path / f"public{s}", s, monkeypatch, capfd, privacy="public") for s in (1, 2))
+    assert first[0] != second[0] and first[1] != second[1], "the comparison sees these numbers"
+    for check in ("power", "left out"):
+        details = [[c["detail"] for c in found["checks"] if c["check"] == check] for found, _ in (first, second)]
+        assert details[0] != details[1], check
 
 
 def test_what_the_report_will_lack_and_where_hidden_counts_are_is_said_before_training(
@@ -301,7 +355,7 @@ def test_a_cohort_of_the_paper_without_pretrained_weights_is_warned_about_and_wr
     path = tree(tmp_path)
     status, detail = checks(doctor_report(path, capfd)[1])["weights"]
     assert status == "warn" and "NO PRETRAINED WEIGHTS" in detail and "model.weights" in detail
-    net = build(Model(width=0.0625))
+    net = build_network(Model(width=0.0625))
     save_file(net.trunk.state_dict(), tmp_path / "w.safetensors")
     fitting = {"width": 0.0625, "weights": str(tmp_path / "w.safetensors")}
     assert checks(doctor_report(configure(tmp_path, model=fitting), capfd)[1])["weights"][0] == "ok"

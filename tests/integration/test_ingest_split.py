@@ -65,6 +65,24 @@ def configure(folder: Path, **keys: Any) -> Path:
     return path
 
 
+def test_the_split_prints_no_rows_that_are_left_out_while_a_count_is_held_back(
+    study: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Both hospitals have all rows, and the validation parts are small."""
+
+    def printed() -> list[str]:
+        capfd.readouterr()
+        assert main(["split", "--config", str(study)]) == 0
+        return [line for line in capfd.readouterr().out.splitlines() if line.startswith("left out at")]
+
+    assert main(["ingest", "--config", str(study)]) == 0
+    found = printed()
+    assert found and not any(character.isdigit() for character in "".join(found))
+    content = yaml.safe_load(study.read_text())
+    study.write_text(yaml.safe_dump(content | {"privacy": "public"}))
+    assert all("(" in line for line in printed()), "public images have numbers"
+
+
 def test_a_raw_tree_becomes_manifests_that_keep_patients_apart(study: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert main(["ingest", "--config", str(study)]) == 0
     assert main(["split", "--config", str(study)]) == 0

@@ -19,12 +19,13 @@ import numpy as np
 import pytest
 
 from fdamed.config.privacy import FOLDS, NO_MINIMUM
-from fdamed.core.counts import counts_of, released_cohort, write_counts
+from fdamed.core.counts import counts_of, flows, released_cohort, write_counts
 from fdamed.core.disclosure import (
     auc_decimals,
     hides,
     hides_classes,
     only_scores,
+    released_reasons,
     released_total,
     small,
     without_scores,
@@ -41,6 +42,8 @@ from tests.support.run_folders import write_json, write_lines
 PARTS, CLIENTS, TARGET, RUNS = ("train", "adapt", "val", "test"), ("A", "B"), "A", ("fedavg", "gp")
 MOST = 40
 STUDIES = 1000
+REASONS = ("unlabeled", "beyond")
+"""Why rows of a client are left out."""
 METRICS = ("acc", "auc", "sensitivity", "specificity")
 CLASSES = {"positives": "sensitivity", "negatives": "specificity"}
 Known = tuple[tuple[tuple[str, float], ...], float]
@@ -91,7 +94,22 @@ def truth_of(rng: np.random.Generator, cells: dict[Name, int], smallest: int) ->
         for client in CLIENTS
         for part in ("val", "test")
     }
-    return {"smallest": smallest, "cells": cells, "scores": scores, "stratified": False}
+    return with_flow({"smallest": smallest, "cells": cells, "scores": scores, "stratified": False}, rng)
+
+
+def with_flow(truth: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
+    """Split by condition: all clients have the same rows, and leave others of them out, often few for a reason."""
+    images = {client: sum(counts(truth, client)["images"].values()) for client in CLIENTS}
+    truth["rows"] = max(images.values()) + int(rng.integers(0, MOST))
+    for client in CLIENTS:
+        rest = truth["rows"] - images[client]
+        few = min(rest, int(rng.integers(0, 30)))
+        truth["cells"] |= {(client, "beyond", "left"): few, (client, "unlabeled", "left"): rest - few}
+    return truth
+
+
+def left_out(truth: dict[str, Any], client: str) -> dict[str, int]:
+    return {reason: truth["cells"][client, reason, "left"] for reason in REASONS}
 
 
 def score(rng: np.random.Generator, m: int, n: int) -> dict[str, float | None]:
@@ -123,7 +141,14 @@ def summaries(truth: dict[str, Any]) -> dict[str, dict[str, Any]]:
     rows, patients = (sum(sum(c[key].values()) for c in clients.values()) for key in ("images", "patients"))
     return {
         "ingest.json": {"layout": "table", "rows": rows, "patients": patients, "rejected": {}, "hash": "h"},
-        "cohort.json": {"hash": "h", "clients": clients, "patients_by_hospitals_they_fit": {"1": patients}},
+        "cohort.json": {
+            "by": "condition",
+            "hash": "h",
+            "clients": clients,
+            "patients_by_hospitals_they_fit": {"1": patients},
+            "rows": dict.fromkeys(CLIENTS, truth["rows"]),
+            "left_out": {client: left_out(truth, client) for client in CLIENTS},
+        },
         "leakage.json": {"rule": "disjoint", "images": rows, "near_duplicates": 0},
     }
 
@@ -186,12 +211,22 @@ def write_as_before(root: Path, truth: dict[str, Any], leaks: Iterable[str]) -> 
     for name, content in summaries(truth).items():
         if name in leaks:
             write_json(root / name, content)
+    if "flow" in leaks:
+        write_json(root / "flow.json", {"flow": {client: flow_as_before(truth, client) for client in CLIENTS}})
     for run in RUNS:
         if "metrics.jsonl" in leaks:
             write_lines(root / "runs" / run / TARGET / "0" / "metrics.jsonl", judged(truth, run))
         if "scores" in leaks:
             content = {k: v for k, v in final(truth, run, TARGET).items() if k not in ("n", "positives", "patients")}
             write_json(root / "runs" / run / TARGET / "0" / "scores" / f"{TARGET}.json", content)
+
+
+def flow_as_before(truth: dict[str, Any], client: str) -> dict[str, Any]:
+    """Each client was looked at alone."""
+    few, reasons = truth["smallest"], released_reasons(left_out(truth, client), truth["smallest"])
+    hidden = released_total(counts(truth, client), "images", few) is None or None in reasons.values()
+    shown = {reason: f"<{few}" if n is None else n for reason, n in reasons.items()}
+    return {"rows": None if hidden else truth["rows"], "left_out": shown}
 
 
 class Attacker:
@@ -204,6 +239,8 @@ class Attacker:
             for part in PARTS:
                 for what in ("positives", "negatives", "images", "patients"):
                     self.candidates[client, part, what] = set(range(4 * MOST))
+            for reason in REASONS:
+                self.candidates[client, reason, "left"] = set(range(16 * MOST))
         self.sums: list[tuple[tuple[Name, ...], set[int]]] = []
         self.scores: dict[tuple[str, str], set[Known]] = {}
         self.stratified = stratified
@@ -234,6 +271,7 @@ class Attacker:
             for content in map(json.loads, lines):
                 if path.parent.name == "advice":
                     self.learn_advice(content)
+                self.learn_flow(content.get("flow", {}))
                 for key, names in (("rows", images), ("images", images), ("patients", patients)):
                     if isinstance(content.get(key), int):
                         self.learn_sum(names, content[key])
@@ -255,12 +293,25 @@ class Attacker:
             for what, least in (("positives", 1), ("negatives", 1), ("patients", FOLDS)):
                 self.learn_sum([(TARGET, "adapt", what)], {0, *range(least * self.smallest, 8 * MOST)})
 
+    def learn_flow(self, found: dict[str, dict[str, Any]]) -> None:
+        """From rows to images: what is left of the rows, which all clients have, are images."""
+        for client, one in found.items():
+            for reason, value in one["left_out"].items():
+                few = set(range(1, self.smallest)) if isinstance(value, str) else None
+                if value is not None:
+                    self.learn_sum([(client, reason, "left")], few or value)
+        for rows in {one["rows"] for one in found.values()} - {None}:
+            for client in found:
+                images = [(client, part, "images") for part in PARTS]
+                self.learn_sum([*images, *((client, reason, "left") for reason in REASONS)], rows)
+
     def look_at_views(self, root: Path) -> None:
         """The tables of the report (also the doctor's), and MLflow."""
         table = sizes(released_cohort(root, self.smallest), self.smallest)
         for row in table.to_dict("records"):
             for what in ("images", "patients", "positives"):
                 self.learn_counts(row["hospital"], row["part"], what, row[what])
+        self.learn_flow(flows(root, self.smallest))
         for client in CLIENTS:  # the number of images in attributes/{target}.json
             self.learn_counts(
                 client, "total", "images", released_total(counts_of(root, client), "images", self.smallest)
@@ -424,6 +475,7 @@ LEAKS = {
     "the number of checked images": ("leakage.json",),
     "scores of every round": ("metrics.jsonl",),
     "final scores": ("scores",),
+    "the rows that all hospitals have": ("flow",),
 }
 
 
@@ -452,10 +504,29 @@ def one_small(seed: int) -> dict[str, Any]:
             truth["cells"][client, part, "patients"] = m + n
             for run in RUNS:
                 truth["scores"][run, client, part] = score(rng, m, n)
-    return truth
+    return with_flow(truth, rng)
 
 
 def test_the_rules_hide_what_the_attack_is_after() -> None:
     truth = one_small(0)
     m, n = (truth["cells"][TARGET, "test", what] for what in ("positives", "negatives"))
     assert hides(m + n, m, truth["smallest"])
+
+
+@pytest.mark.parametrize(("images", "folds"), [(60, 1), (120, 5), (300, 5), (2000, 5)])
+def test_every_size_of_the_classes_fits_an_auc_that_is_shown(images: int, folds: int) -> None:
+    """An AUC is a number of pairs, within folds a number of fewer; four decimals leave few sizes of the classes."""
+    smallest, rng = 11, np.random.default_rng(images)
+    sizes_of_classes = np.arange(smallest, images - smallest + 1)
+    pairs = sizes_of_classes * (images - sizes_of_classes) // folds
+
+    def fit(decimals: int) -> float:
+        """The share of the sizes from which the AUCs of three models can come, of which the attacker knows so much."""
+        possible = np.ones(len(pairs), dtype=bool)
+        for auc in rng.integers(0, pairs[0], 3) / pairs[0]:
+            error = 0.5 * 10.0**-decimals + 1e-12
+            possible &= np.abs(np.rint(round(auc, decimals) * pairs) / pairs - round(auc, decimals)) <= error
+        return float(possible.mean())
+
+    assert fit(auc_decimals(images, smallest, folds)) == 1
+    assert fit(4) < 1 or pairs[0] > 10**3

@@ -120,15 +120,17 @@ def test_the_way_from_rows_to_images_is_a_table_without_small_counts(tmp_path: P
     (config.parent / "clients/NC/rejects.csv").write_text("file,row,reason,detail\na.png,,TRUNCATED,\n")
     page = visible(report(config))
     assert "From rows to images" in page
-    table = pd.read_csv(config.parent / "report/tables/flow.csv", dtype=str).set_index("hospital")
-    assert table.loc["NC", "without a usable label"] == "<11" and table.loc["NC", "rows"] == "hidden"
+    flow = config.parent / "report/tables/flow.csv"
+    table = pd.read_csv(flow, dtype=str).set_index("hospital")
+    assert table.loc["NC", "without a usable label"] == table.loc["NC", "rows"] == "hidden"
     assert table.loc["NC", "unreadable"] == "TRUNCATED <11"
-    assert table.loc["ED", ["rows", "without a usable label", "images", "unreadable"]].tolist() == [
-        str(images["ED"] + 40),
-        "40",
-        str(images["ED"]),
-        "0",
-    ]
+    steps = ["rows", "without a usable label", "images", "unreadable"]
+    assert table.loc["ED", steps].tolist() == ["hidden", "hidden", str(images["ED"]), "0"], "ED has the rows of NC"
+    edit(config.parent / "clients/cohort.json", by="site")
+    report(config)
+    table = pd.read_csv(flow, dtype=str).set_index("hospital")
+    assert table.loc["NC", "without a usable label"] == table.loc["NC", "rows"] == "hidden"
+    assert table.loc["ED", steps].tolist() == [str(images["ED"] + 40), "40", str(images["ED"]), "0"]
 
 
 def test_phantoms_are_named_loudly_and_real_data_are_not(tmp_path: Path) -> None:

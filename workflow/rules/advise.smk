@@ -19,7 +19,7 @@ rule advise:
     log:
         f"{ROOT}/logs/advise.{{target}}.log",
     benchmark:
-        f"{ROOT}/benchmarks/advise.{{target}}.tsv"
+        f"{ROOT}/clients/benchmarks/advise.{{target}}.tsv"
     conda:
         ENVIRONMENT
     threads: study.train.threads

@@ -11,7 +11,7 @@ if study.batch_runs == 1:
         log:
             f"{ROOT}/logs/audit.{{target}}.log",
         benchmark:
-            f"{ROOT}/benchmarks/audit.{{target}}.tsv"
+            f"{ROOT}/clients/benchmarks/audit.{{target}}.tsv"
         conda:
             ENVIRONMENT
         resources:
@@ -36,7 +36,7 @@ if study.batch_runs == 1:
         log:
             f"{ROOT}/logs/attributes.{{target}}.log",
         benchmark:
-            f"{ROOT}/benchmarks/attributes.{{target}}.tsv"
+            f"{ROOT}/clients/benchmarks/attributes.{{target}}.tsv"
         conda:
             ENVIRONMENT
         threads: study.train.threads
@@ -64,7 +64,7 @@ if study.batch_runs == 1:
         log:
             f"{ROOT}/logs/membership.{{client}}.log",
         benchmark:
-            f"{ROOT}/benchmarks/membership.{{client}}.tsv"
+            f"{ROOT}/clients/benchmarks/membership.{{client}}.tsv"
         conda:
             ENVIRONMENT
         threads: study.train.threads
@@ -95,7 +95,7 @@ else:  # a small study: one process scores and audits all runs of a target, and 
         log:
             f"{ROOT}/logs/analyze.{{target}}.log",
         benchmark:
-            f"{ROOT}/benchmarks/analyze.{{target}}.tsv"
+            f"{ROOT}/clients/benchmarks/analyze.{{target}}.tsv"
         conda:
             ENVIRONMENT
         threads: study.train.threads
@@ -126,7 +126,7 @@ else:  # a small study: one process scores and audits all runs of a target, and 
         log:
             f"{ROOT}/logs/membership.log",
         benchmark:
-            f"{ROOT}/benchmarks/membership.tsv"
+            f"{ROOT}/clients/benchmarks/membership.tsv"
         conda:
             ENVIRONMENT
         threads: study.train.threads

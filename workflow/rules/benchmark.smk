@@ -13,7 +13,7 @@ rule partition:
     log:
         f"{ROOT}/logs/partition.log",
     benchmark:
-        f"{ROOT}/benchmarks/partition.tsv"
+        f"{ROOT}/clients/benchmarks/partition.tsv"
     conda:
         ENVIRONMENT
     resources:

@@ -11,7 +11,7 @@ rule features:
     log:
         f"{ROOT}/clients/{{client}}/logs/features.{{backbone}}.{{target}}.{{seed}}.log",
     benchmark:
-        f"{ROOT}/benchmarks/features.{{client}}.{{backbone}}.{{target}}.{{seed}}.tsv"
+        f"{ROOT}/clients/benchmarks/features.{{client}}.{{backbone}}.{{target}}.{{seed}}.tsv"
     wildcard_constraints:
         backbone=one_of(["init", *FEDERATED]),
     conda:
@@ -49,7 +49,7 @@ rule fit_classical:
     log:
         f"{ROOT}/logs/fit_classical.{{run}}.{{target}}.{{seed}}.log",
     benchmark:
-        f"{ROOT}/benchmarks/fit_classical.{{run}}.{{target}}.{{seed}}.tsv"
+        f"{ROOT}/clients/benchmarks/fit_classical.{{run}}.{{target}}.{{seed}}.tsv"
     wildcard_constraints:
         run=one_of(CLASSICAL),
     conda:

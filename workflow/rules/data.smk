@@ -8,7 +8,7 @@ if study.phantom:
         log:
             f"{ROOT}/logs/phantom.log",
         benchmark:
-            f"{ROOT}/benchmarks/phantom.tsv"
+            f"{ROOT}/clients/benchmarks/phantom.tsv"
         conda:
             ENVIRONMENT
         threads: 2
@@ -33,7 +33,7 @@ if study.batch_runs == 1:
         log:
             f"{ROOT}/clients/logs/ingest.log",
         benchmark:
-            f"{ROOT}/benchmarks/ingest.tsv"
+            f"{ROOT}/clients/benchmarks/ingest.tsv"
         conda:
             ENVIRONMENT
         threads: 2
@@ -57,7 +57,7 @@ if study.batch_runs == 1:
         log:
             f"{ROOT}/logs/split.log",
         benchmark:
-            f"{ROOT}/benchmarks/split.tsv"
+            f"{ROOT}/clients/benchmarks/split.tsv"
         conda:
             ENVIRONMENT
         resources:
@@ -77,7 +77,7 @@ if study.batch_runs == 1:
         log:
             f"{ROOT}/clients/{{client}}/logs/cache.log",
         benchmark:
-            f"{ROOT}/benchmarks/cache.{{client}}.tsv"
+            f"{ROOT}/clients/benchmarks/cache.{{client}}.tsv"
         conda:
             ENVIRONMENT
         threads: 1 if study.phantom else 8
@@ -99,7 +99,7 @@ if study.batch_runs == 1:
         log:
             f"{ROOT}/logs/leakage.log",
         benchmark:
-            f"{ROOT}/benchmarks/leakage.tsv"
+            f"{ROOT}/clients/benchmarks/leakage.tsv"
         conda:
             ENVIRONMENT
         resources:
@@ -127,7 +127,7 @@ else:  # a small study: starting a process takes longer than its work
         log:
             f"{ROOT}/clients/logs/prepare.log",
         benchmark:
-            f"{ROOT}/benchmarks/prepare.tsv"
+            f"{ROOT}/clients/benchmarks/prepare.tsv"
         conda:
             ENVIRONMENT
         threads: 2

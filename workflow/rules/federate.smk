@@ -10,7 +10,7 @@ rule init:
     log:
         f"{ROOT}/logs/init.log",
     benchmark:
-        f"{ROOT}/benchmarks/init.tsv"
+        f"{ROOT}/clients/benchmarks/init.tsv"
     conda:
         ENVIRONMENT
     resources:
@@ -34,7 +34,7 @@ if study.batch_runs == 1:
         log:
             f"{ROOT}/logs/federate.{{run}}.{{target}}.{{seed}}.log",
         benchmark:
-            f"{ROOT}/benchmarks/federate.{{run}}.{{target}}.{{seed}}.tsv"
+            f"{ROOT}/clients/benchmarks/federate.{{run}}.{{target}}.{{seed}}.tsv"
         wildcard_constraints:
             run=one_of(trained_by_clients(study)),
         conda:
@@ -71,7 +71,7 @@ else:
             log:
                 f"{ROOT}/logs/federate.batch_{number}.{{target}}.{{seed}}.log",
             benchmark:
-                f"{ROOT}/benchmarks/federate.batch_{number}.{{target}}.{{seed}}.tsv"
+                f"{ROOT}/clients/benchmarks/federate.batch_{number}.{{target}}.{{seed}}.tsv"
             conda:
                 ENVIRONMENT
             threads: study.train.threads
@@ -96,7 +96,7 @@ if TUNED:
         log:
             f"{ROOT}/logs/choose.{{run}}.{{target}}.{{seed}}.log",
         benchmark:
-            f"{ROOT}/benchmarks/choose.{{run}}.{{target}}.{{seed}}.tsv"
+            f"{ROOT}/clients/benchmarks/choose.{{run}}.{{target}}.{{seed}}.tsv"
         wildcard_constraints:
             run=one_of(TUNED),
         conda:
@@ -128,7 +128,7 @@ if FEDERATED and study.batch_runs == 1:  # in a small study `analyze` does it
         log:
             f"{ROOT}/logs/evaluate.{{target}}.log",
         benchmark:
-            f"{ROOT}/benchmarks/evaluate.{{target}}.tsv"
+            f"{ROOT}/clients/benchmarks/evaluate.{{target}}.tsv"
         conda:
             ENVIRONMENT
         threads: 1

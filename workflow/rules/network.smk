@@ -27,7 +27,7 @@ rule lead:
     log:
         f"{ROOT}/logs/lead.snakemake.log",
     benchmark:
-        f"{ROOT}/benchmarks/lead.tsv"
+        f"{ROOT}/clients/benchmarks/lead.tsv"
     conda:
         ENVIRONMENT
     threads: study.train.threads

@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
+import pandas as pd
 import sklearn
 import torch
 from numpy.typing import NDArray
@@ -24,6 +25,7 @@ from fdamed.classical.registry import ROWS, Row
 from fdamed.cli.options import read_config
 from fdamed.config.base import digest_sections
 from fdamed.config.study import Config
+from fdamed.core.disclosure import lacking
 from fdamed.core.errors import FdamedError
 from fdamed.core.files import digest, digest_file, read_json, write_json, write_lines, write_text
 from fdamed.core.locks import locked
@@ -81,7 +83,7 @@ def fit(one: StudyRun, threads: int) -> None:
         fitted = pool(row, theta, server, config.model.classes, seed)
         spent = {"seconds": round(time.perf_counter() - begin, 4), "cpu": round(time.process_time() - used, 4)}
         state = wire.state(target, (PREDICTIONS,))
-        p: NDArray[Any] = unpack_state(state or b"", f"client {target}")[PREDICTIONS].numpy()
+        p: NDArray[Any] = unpack_state(state or b"", f"client {target}")[PREDICTIONS].numpy()[: len(judged(one))]
     finally:
         server.close()
     write_json(one.folder / "run.json", describe(one, row, fitted, cohort["hash"], digest_file(backbone)))
@@ -104,7 +106,10 @@ def client_of(
     memory = {BACKBONE: kept.backbone}
     if client == target:
         data = data.without_labels()
-        memory[TEST_FEATURES] = kept.z[torch.from_numpy(split.isin(JUDGED).to_numpy(copy=True))]
+        asked = kept.z[torch.from_numpy(split.isin(JUDGED).to_numpy(copy=True))]
+        # The bytes would tell the size of a small part; with zeros after the images it looks as large as may be shown.
+        missing = lacking([int((split == part).sum()) for part in JUDGED], config.smallest_cell)
+        memory[TEST_FEATURES] = torch.cat([asked, asked.new_zeros(missing, asked.shape[1])])
     return Client(
         name=client,
         role="target" if client == target else "source",
@@ -118,10 +123,15 @@ def client_of(
     )
 
 
+def judged(one: StudyRun) -> pd.DataFrame:
+    """The target's val and test images, about which it asks."""
+    rows = rows_in(one.places.client(one.target) / "order.parquet", "cache")
+    return rows[rows["split"].isin(JUDGED)]
+
+
 def scored(one: StudyRun, title: str, p: NDArray[Any]) -> dict[str, float | None]:
     """Accuracy and AUC of the target's val and test images; writes those of the test images."""
-    rows = rows_in(one.places.client(one.target) / "order.parquet", "cache")
-    rows = rows[rows["split"].isin(JUDGED)]
+    rows = judged(one)
     y, val = rows["y"].to_numpy(dtype="int64"), (rows["split"] == "val").to_numpy()
     found = {"val": scores(y[val], p[val]), "test": write_scores(one, one.target, title, y[~val], p[~val])}
     return {f"{split}/{name}": found[split][name] for name in ("acc", "auc") for split in JUDGED}

@@ -14,6 +14,7 @@ from fdamed.cli.options import print_left_out, read_config
 from fdamed.config.split import Split
 from fdamed.config.study import Config
 from fdamed.core.counts import write_counts
+from fdamed.core.disclosure import hides_flow
 from fdamed.core.files import digest
 from fdamed.core.parts import TRAINED
 from fdamed.data.splitting.cohort import build
@@ -58,6 +59,7 @@ def write(config: Config, split: Split, places: Places) -> None:
         log.log(logging.WARNING if "LEAKS" in note else logging.INFO, note)
     for head in constant_heads(config, cohort.manifests):
         log.warning(f"the auxiliary head `{head}` can learn nothing at some hospitals: `fdamed doctor` names them")
+    hidden = hides_flow(cohort.left_out, clients, split.by, config.smallest_cell)
     for client, frame in cohort.manifests.items():
         log.info(f"{client}: {int(frame['split'].isin(TRAINED).sum())} images to train on")
-        print_left_out(client, cohort.left_out.get(client, {}), config.smallest_cell)
+        print_left_out(client, cohort.left_out.get(client, {}), config.smallest_cell, client in hidden)

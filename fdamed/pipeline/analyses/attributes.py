@@ -12,13 +12,14 @@ from numpy.typing import NDArray
 
 from fdamed.config.study import Config
 from fdamed.core.counts import counts_of
-from fdamed.core.disclosure import released_total, rounded, small
+from fdamed.core.disclosure import auc_decimals, released_total, rounded, small
 from fdamed.core.errors import FdamedError
 from fdamed.core.rng import stream
 from fdamed.data.loader import Labeled, load
 from fdamed.data.manifest import PARTS
 from fdamed.evaluation.ablations import without_heads
-from fdamed.evaluation.attribute_inference import UNTRAINED, Question, chosen, questions, read, results
+from fdamed.evaluation.attribute_inference import FOLDS, UNTRAINED, Question, chosen, questions, read, results
+from fdamed.evaluation.audit import coarse
 from fdamed.evaluation.intervals import LEVEL
 from fdamed.models.flat import FlatModel
 from fdamed.pipeline.clients import resident
@@ -48,6 +49,10 @@ def infer(config: Config, target: str) -> dict[str, Any]:
         of_question = {name: {s: p[i] for s, p in by_seed.items()} for name, by_seed in found.items()}
         runs, pairs = results(question, of_question, without_heads(specs))
         heads = [pair | {"heads": list(specs[pair["run"]].auxiliary.heads)} for pair in pairs]  # type: ignore[union-attr]
+        if config.smallest_cell > 1:
+            decimals = auc_decimals(len(question.rows), config.smallest_cell, FOLDS)
+            runs = {name: coarse(found, decimals) for name, found in runs.items()}
+            heads = [coarse(pair, decimals) for pair in heads]
         about = {"classes": list(question.classes), "runs": runs, "heads": heads}
         content["attributes"][question.name] = rounded(about)
     return content

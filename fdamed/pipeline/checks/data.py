@@ -15,7 +15,7 @@ from fdamed.config.loader import catalog
 from fdamed.config.policy_checks import check_minimum
 from fdamed.config.runs import candidates
 from fdamed.config.study import Config
-from fdamed.core.disclosure import hides, hides_classes, released_counts, small, vague, vague_reasons
+from fdamed.core.disclosure import hides, hides_classes, hides_flow, released_counts, small, vague, vague_reasons
 from fdamed.core.errors import FdamedError
 from fdamed.core.files import free, megabytes
 from fdamed.core.gpus import takes_gpu
@@ -146,8 +146,9 @@ def _check_clients(config: Config, index: pd.DataFrame, findings: Findings) -> N
     findings.clients = _shown(counts, smallest)
     for note in cohort.notes[1:]:
         findings.add("warn", "hospitals", note)
+    hidden = hides_flow(cohort.left_out, counts, split.by, smallest)
     for client, reasons in cohort.left_out.items():
-        if shown := vague_reasons(reasons, smallest):
+        if shown := vague_reasons(reasons, smallest, client in hidden):
             findings.add("ok", "left out", f"rows of {client} that are not used: {shown}")
     for note in constant_heads(config, cohort.manifests).values():
         findings.add("warn", "heads", note)
@@ -205,10 +206,12 @@ def _check_power(config: Config, manifests: Mapping[str, pd.DataFrame], findings
             findings.add("warn", "suppressed", f"{detail}; {cure}")
             continue
         ill, well = (int(test[test["y"] == y]["patient"].nunique()) for y in (1, 0))
+        shown = f"{ill:,} positive and {well:,} negative test patients"
+        if hides_classes(counted_parts(manifests[target]), smallest) or small(ill, smallest) or small(well, smallest):
+            patients = int(test["patient"].nunique())
+            ill, well = patients // 2, patients - patients // 2  # else they would follow from the points
+            shown = f"at best (if half of them are positive), the {patients:,} test patients"
         points = 100 * power.expected(ill, well, seeds).smallest_difference(pairs)
-        shown = f"{vague(ill, smallest)} positive and {vague(well, smallest)} negative test patients"
-        if hides_classes(counted_parts(manifests[target]), smallest):
-            shown = f"the {vague(test['patient'].nunique(), smallest)} test patients"
         detail = (
             f"{shown} of {target} and "
             f"{counted(seeds, 'seed')} can show a difference of {points:.0f} points of AUC between two of "

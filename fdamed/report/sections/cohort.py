@@ -6,7 +6,7 @@ from typing import Any
 
 import pandas as pd
 
-from fdamed.core.counts import flow_of
+from fdamed.core.counts import flows
 from fdamed.data.manifest import PARTS
 from fdamed.evaluation.protocol import HIDDEN, TOTAL, rejects, sizes
 from fdamed.report.section import Section
@@ -39,15 +39,13 @@ def rows(study: Study) -> list[dict[str, Any]]:
 
 def flow(study: Study) -> pd.DataFrame:
     """One row per hospital, from its rows in the tables to its images; text where a count is hidden."""
-    few, found = f"<{study.smallest}", []
-    for client in study.cohort["clients"]:
-        one = flow_of(study.folder, client, study.smallest)
-        if one:
-            left_out = {reason: few if n is None else n for reason, n in one["left_out"].items()}
-            ends = {key: HIDDEN if one[key] is None else one[key] for key in ("rows", "images")}
-            bad = ", ".join(f"{reason} {few if n is None else n}" for reason, n in one["unreadable"].items())
-            found.append({"hospital": client, "rows": ends["rows"], **left_out, "images": ends["images"]})
-            found[-1]["unreadable"] = bad or 0
+    few, found, known = f"<{study.smallest}", [], flows(study.folder, study.smallest)
+    for client in [client for client in study.cohort["clients"] if client in known]:
+        one = known[client]
+        steps = {"rows": one["rows"], **one["left_out"], "images": one["images"]}
+        bad = ", ".join(f"{reason} {few if n is None else n}" for reason, n in one["unreadable"].items())
+        shown = {step: HIDDEN if n is None else n for step, n in steps.items()}
+        found.append({"hospital": client, **shown, "unreadable": bad or 0})
     return pd.DataFrame(found, dtype=object)
 
 
