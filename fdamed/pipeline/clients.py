@@ -92,6 +92,7 @@ def build_client(
     source = client != target
     auxiliary = spec.auxiliary if source else None
     train = config.train_of(spec)
+    model = model or resident(config, spec)
     allow_tf32(train.precision)
     pixels = 0.0 if source else config.noise_of(spec)
     read = partial(load, folder, heads=config.model.heads, races=config.model.races, noise=pixels)
@@ -109,7 +110,7 @@ def build_client(
         name=client,
         role="source" if source else "target",
         data=data,
-        model=model or resident(config, spec),
+        model=model,
         recipe=train.source if source or every else train.target,
         seed=seed if stream_seed is None else stream_seed,
         release=frozenset(config.privacy.release),

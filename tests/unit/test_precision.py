@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 
+from fdamed.config.loader import parse
 from fdamed.config.study import Recipe
+from fdamed.core.errors import FdamedError
 from fdamed.core.rng import Stream
 from fdamed.federation.method import REGISTRY
 from fdamed.federation.runner import run
 from fdamed.models.flat import FlatModel
+from fdamed.pipeline.clients import build_client
 from fdamed.training.local import fit
 from fdamed.training.optimizer import Optimizer
 from fdamed.training.precision import GOOD, INTERVAL, SCALE, GradientScaler, allow_tf32
 from tests.support import federation as hospitals
 from tests.support.federation import clients_of, registered, suited
+from tests.support.small_studies import write_clients
 
 CPU = torch.device("cpu")
 SCALED = sorted(name for name, method in REGISTRY.items() if method.float16)
@@ -25,6 +31,35 @@ def test_float32_is_float32_on_a_gpu_too_and_tf32_is_asked_for() -> None:
     for precision, allowed in (("tf32", True), ("bfloat16", False), ("float32", False)):
         allow_tf32(precision)
         assert torch.backends.cuda.matmul.allow_tf32 == torch.backends.cudnn.allow_tf32 == allowed
+
+
+def test_a_client_in_a_process_of_its_own_keeps_the_precision_that_was_asked_for(tmp_path: Path) -> None:
+    """Its model is built there, too, which begins in float32."""
+    raw = {
+        "study": "small",
+        "data": {"layout": "chexpert", "root": "nowhere"},
+        "split": {
+            "by": "condition",
+            "clients": {"A": "Edema", "B": "Pneumonia"},
+            "target": "B",
+            "per_class": 12,
+            "labeled": 8,
+            "val": 4,
+            "test": 8,
+        },
+        "results": str(tmp_path),
+        "image": {"size": 32},
+        "model": {"width": 0.0625},
+        "privacy": "public",
+        "train": {"precision": "tf32", "device": "cpu", "transport": "multiprocess"},
+        "runs": {"fedavg": {}},
+    }
+    config = parse(raw, "test")
+    write_clients(config)
+    build_client(config, config.expanded_runs()["fedavg"], "A", "B", 0, labels=True, every=False)
+    allowed = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
+    allow_tf32("float32")
+    assert allowed == (True, True)
 
 
 def line() -> FlatModel:
@@ -86,9 +121,6 @@ def test_float16_with_a_scale_learns_what_float32_learns() -> None:
 
 
 def test_methods_whose_gradients_nothing_scales_refuse_float16_before_the_study_starts() -> None:
-    from fdamed.config.loader import parse
-    from fdamed.core.errors import FdamedError
-
     raw = {
         "study": "half",
         "data": {"layout": "chexpert", "root": "nowhere"},
