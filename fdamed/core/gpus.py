@@ -5,7 +5,6 @@ from __future__ import annotations
 import fcntl
 import os
 import subprocess
-import tempfile
 import time
 from contextlib import suppress
 from dataclasses import dataclass
@@ -17,6 +16,8 @@ from fdamed.core.errors import FdamedError
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 SCHEDULED = "SLURM_JOB_ID"
 QUERY = ("nvidia-smi", "--query-gpu=uuid,name,driver_version,memory.total", "--format=csv,noheader,nounits")
+FOLDER = Path("/tmp/fdamed-gpus")  # noqa: S108  (empty files, which nobody reads)
+"""Where all users of the machine lock GPUs, whatever their TMPDIR."""
 PATIENCE = 600.0
 """Seconds to wait for a GPU that another job uses: it may just be ending."""
 _LEASES: list[int] = []
@@ -48,7 +49,7 @@ def takes_gpu(device: str) -> bool:
     return bool(gpus()) if device == "auto" else device != "cpu"
 
 
-def lease(jobs: int, wait: float = PATIENCE) -> None:
+def lease(jobs: int, wait: float = PATIENCE, folder: Path = FOLDER) -> None:
     """Make one GPU of this machine visible to this process, for at most `jobs` processes at a time.
 
     Nothing happens where a scheduler or a person has chosen (CUDA_VISIBLE_DEVICES), where a lease is held already, or
@@ -60,7 +61,7 @@ def lease(jobs: int, wait: float = PATIENCE) -> None:
     if SCHEDULED in os.environ:
         os.environ[VISIBLE] = ""  # the scheduler has given this job none
         return
-    folder = _shared_folder()
+    _share(folder)
     end = time.monotonic() + wait
     while True:
         for slot in range(jobs):  # an empty GPU before one that is shared
@@ -79,22 +80,31 @@ def lease(jobs: int, wait: float = PATIENCE) -> None:
         time.sleep(0.5)
 
 
-def _shared_folder() -> Path:
-    """Where all users of the machine lock GPUs."""
-    folder = Path(tempfile.gettempdir()) / "fdamed-gpus"
-    if not folder.exists():
-        with suppress(FileExistsError):
-            folder.mkdir()
-            folder.chmod(0o777)
-    return folder
+def _share(folder: Path) -> None:
+    """Make a folder in which every user can lock, and nobody can remove what belongs to another."""
+    with suppress(FileExistsError):
+        folder.mkdir()
+        folder.chmod(0o1777)
 
 
 def _taken(path: Path) -> int | None:
-    """The lock, if it is free; other users may lock it, too, so nothing is written to it."""
-    lock = os.open(path, os.O_RDONLY | os.O_CREAT | os.O_NOFOLLOW, 0o644)
+    """The lock, if it is free; all users may lock it, so nothing is written to it, and nobody's umask holds."""
+    try:
+        lock = _opened(path)
+    except PermissionError:  # another user is just making it
+        return None
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         os.close(lock)
         return None
     return lock
+
+
+def _opened(path: Path) -> int:
+    """The file; another user's is opened without O_CREAT, which Linux forbids in a folder of all users."""
+    with suppress(FileExistsError):
+        lock = os.open(path, os.O_RDONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o644)
+        os.fchmod(lock, 0o644)
+        return lock
+    return os.open(path, os.O_RDONLY | os.O_NOFOLLOW)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import os
+import stat
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -16,10 +18,11 @@ from fdamed.core.errors import FdamedError
 
 ASK = """
 import os, sys
+from pathlib import Path
 from fdamed.core.errors import FdamedError
 from fdamed.core.gpus import lease
 try:
-    lease(int(sys.argv[1]), wait=float(sys.argv[2]))
+    lease(int(sys.argv[1]), wait=float(sys.argv[2]), folder=Path(sys.argv[3]))
     print(os.environ.get("CUDA_VISIBLE_DEVICES", "unset"), flush=True)
     sys.stdin.read()
 except FdamedError as error:
@@ -36,7 +39,6 @@ def two_gpus(tmp_path: Path, monkeypatch) -> Iterator[Path]:
     program.write_text("#!/bin/sh\n" + "".join(f"echo '{row}'\n" for row in rows))
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
     for name in ("CUDA_VISIBLE_DEVICES", "SLURM_JOB_ID"):
         monkeypatch.delenv(name, raising=False)
     here.gpus.cache_clear()
@@ -45,12 +47,12 @@ def two_gpus(tmp_path: Path, monkeypatch) -> Iterator[Path]:
 
 
 @pytest.fixture
-def job() -> Iterator[Callable[..., tuple[subprocess.Popen[str], str]]]:
+def job(tmp_path: Path) -> Iterator[Callable[..., tuple[subprocess.Popen[str], str]]]:
     """Starts a process that leases a GPU -> the process, and which one it got."""
     started: list[subprocess.Popen[str]] = []
 
     def start(jobs: int = 1, wait: float = 0.0) -> tuple[subprocess.Popen[str], str]:
-        command = [sys.executable, "-c", ASK, str(jobs), str(wait)]
+        command = [sys.executable, "-c", ASK, str(jobs), str(wait), str(tmp_path / "locks")]
         process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         started.append(process)
         assert process.stdout is not None
@@ -82,6 +84,34 @@ def test_what_a_scheduler_or_a_person_has_chosen_is_kept(two_gpus: Path, job, mo
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
     monkeypatch.setenv("SLURM_JOB_ID", "7")
     assert job()[1] == ""  # SLURM has given this job none
+
+
+def test_every_user_can_lock_a_gpu_whatever_the_umask_of_the_first(two_gpus: Path, job) -> None:
+    before = os.umask(0o077)
+    try:
+        assert job()[1] == "GPU-a"
+    finally:
+        os.umask(before)
+    folder = two_gpus / "locks"
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o1777
+    assert [stat.S_IMODE(path.stat().st_mode) for path in folder.iterdir()] == [0o644]
+
+
+def test_a_lock_that_another_user_is_just_making_counts_as_taken(two_gpus: Path, monkeypatch) -> None:
+    """Its mode does not yet let anybody in: what a user without root's rights meets."""
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+
+    def refused(path: object, *_: object) -> int:
+        raise PermissionError(path)
+
+    monkeypatch.setattr(os, "open", refused)
+    with pytest.raises(FdamedError, match="all 2 GPUs are in use"):
+        here.lease(1, wait=0.0, folder=two_gpus / "locks")
+
+
+def test_locks_do_not_depend_on_the_folder_for_temporary_files(monkeypatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    assert inspect.signature(here.lease).parameters["folder"].default == Path("/tmp/fdamed-gpus")
 
 
 def test_without_a_driver_there_is_nothing_to_lease(tmp_path: Path, job, monkeypatch) -> None:
