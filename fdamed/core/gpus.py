@@ -30,6 +30,7 @@ class Gpu:
     name: str
     driver: str
     memory_mb: int
+    """0: the driver does not know."""
 
 
 @cache
@@ -41,7 +42,7 @@ def gpus() -> tuple[Gpu, ...]:
         return ()
     lines = done.stdout.splitlines() if done.returncode == 0 else []
     rows = [[word.strip() for word in line.split(",")] for line in lines]
-    return tuple(Gpu(r[0], r[1], r[2], int(r[3])) for r in rows if len(r) == 4 and r[3].isdigit())
+    return tuple(Gpu(r[0], r[1], r[2], int(r[3]) if r[3].isdigit() else 0) for r in rows if len(r) == 4)
 
 
 def takes_gpu(device: str) -> bool:

@@ -114,6 +114,13 @@ def test_locks_do_not_depend_on_the_folder_for_temporary_files(monkeypatch, tmp_
     assert inspect.signature(here.lease).parameters["folder"].default == Path("/tmp/fdamed-gpus")
 
 
+def test_a_gpu_whose_memory_the_driver_does_not_know_is_one(two_gpus: Path) -> None:
+    program = two_gpus / "bin" / "nvidia-smi"
+    program.write_text("#!/bin/sh\necho 'GPU-c, NVIDIA GB10, 580.95.05, [N/A]'\n")
+    here.gpus.cache_clear()
+    assert [(gpu.uuid, gpu.memory_mb) for gpu in here.gpus()] == [("GPU-c", 0)]
+
+
 def test_without_a_driver_there_is_nothing_to_lease(tmp_path: Path, job, monkeypatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)

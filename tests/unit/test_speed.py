@@ -55,7 +55,7 @@ def test_memory_on_a_gpu_is_four_times_the_parameters_and_activations_by_batch_a
 @pytest.mark.parametrize(("memory", "jobs", "status"), [(40960, 1, "ok"), (400, 1, "fail"), (1000, 2, "fail")])
 def test_doctor_says_when_training_does_not_fit_into_the_gpu(memory: int, jobs: int, status: str, monkeypatch) -> None:
     monkeypatch.setattr(
-        machine, "gpus", lambda: (Gpu("GPU-a", "A100", "550", 80000), Gpu("GPU-b", "T4", "550", memory))
+        machine, "gpus", lambda: (Gpu("GPU-a", "GB10", "580", 0), Gpu("GPU-b", "T4", "550", memory))
     )
     monkeypatch.setattr(machine, "describe", lambda config: {"cores": 1, "gpu": True, "free_gb": 10})
     report = doctor.examine(config(device="cuda", jobs_per_gpu=jobs), cluster=False)
