@@ -39,7 +39,7 @@ def two_gpus(tmp_path: Path, monkeypatch) -> Iterator[Path]:
     program.write_text("#!/bin/sh\n" + "".join(f"echo '{row}'\n" for row in rows))
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
-    for name in ("CUDA_VISIBLE_DEVICES", "SLURM_JOB_ID"):
+    for name in ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "SLURM_JOB_ID"):
         monkeypatch.delenv(name, raising=False)
     here.gpus.cache_clear()
     yield tmp_path
@@ -86,6 +86,29 @@ def test_what_a_scheduler_or_a_person_has_chosen_is_kept(two_gpus: Path, job, mo
     assert job()[1] == ""  # SLURM has given this job none
 
 
+@pytest.mark.parametrize(
+    ("chosen", "got"),
+    [
+        ("1,0", ["GPU-b", "GPU-a"]),
+        ("GPU-a,GPU-b", ["GPU-a", "GPU-b"]),
+        ("MIG-x,MIG-y", ["MIG-x,MIG-y"] * 2),  # not in the driver's list: CUDA takes the first
+        ("", ["", ""]),
+        ("-1", ["-1", "-1"]),
+    ],
+)
+def test_of_several_that_were_chosen_a_job_gets_one(two_gpus: Path, job, chosen, got, monkeypatch) -> None:
+    """An allocation of several GPUs in which Snakemake starts the jobs."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", chosen)
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    assert [job()[1] for _ in range(2)] == got
+
+
+def test_numbers_in_another_order_than_the_drivers_are_left_alone(two_gpus: Path, job, monkeypatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
+    monkeypatch.setenv("CUDA_DEVICE_ORDER", "FASTEST_FIRST")
+    assert job()[1] == "0,1"
+
+
 def test_every_user_can_lock_a_gpu_whatever_the_umask_of_the_first(two_gpus: Path, job) -> None:
     before = os.umask(0o077)
     try:
@@ -112,6 +135,19 @@ def test_a_lock_that_another_user_is_just_making_counts_as_taken(two_gpus: Path,
 def test_locks_do_not_depend_on_the_folder_for_temporary_files(monkeypatch, tmp_path: Path) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     assert inspect.signature(here.lease).parameters["folder"].default == Path("/tmp/fdamed-gpus")
+
+
+@pytest.mark.parametrize(
+    ("device", "chosen", "count"),
+    [
+        ("auto", None, 2), ("cuda", None, 2), ("cuda:1", None, 1), ("mps", None, 1), ("cpu", None, 0),
+        ("auto", "1", 1), ("cuda", "0,1", 2), ("auto", "", 0), ("cuda", "MIG-x,MIG-y", 1), ("cuda:1", "0,1", 1),
+    ],
+)  # fmt: skip
+def test_as_many_jobs_run_as_there_are_gpus_to_choose_from(two_gpus: Path, device, chosen, count, monkeypatch) -> None:
+    if chosen is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", chosen)
+    assert here.usable(device) == count
 
 
 def test_a_gpu_whose_memory_the_driver_does_not_know_is_one(two_gpus: Path) -> None:
@@ -150,6 +186,7 @@ def test_sums_on_a_gpu_are_made_repeatable_before_torch_starts() -> None:
     environment: dict[str, str] = {}
     secure(environment)
     assert environment["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
+    assert environment["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
 
 
 RULES = Path(__file__).resolve().parents[2] / "workflow" / "rules"
