@@ -44,6 +44,7 @@ class Outcome:
     loss: float
     """Of the task, without the auxiliary heads' losses."""
     steps: int
+    """That were taken: without those that float16 skipped because a gradient overflowed, and at least one."""
 
 
 @dataclass
@@ -110,7 +111,7 @@ def fit(
     heads = auxiliary.private if auxiliary else None
     head_optimizer = Optimizer(heads, recipe) if heads else None
     model.module.train(len(data) > 1)  # a single image has no spread: it trains with running statistics
-    total, steps = torch.zeros((), device=device), 0
+    total, skipped, steps = torch.zeros((), device=device), torch.zeros((), device=device), 0
     for epoch, plain in epochs(len(data), recipe, rng):
         drawn = private.batches(recipe.batch, rng.child("order", epoch)) if private else plain
         for number, (rows, pixels) in enumerate(feed(images, drawn, device)):
@@ -131,6 +132,7 @@ def fit(
             elif scaler:
                 value = objective()
                 overflow = scaler.backward(value, *(m.grad for m in (model, heads) if m))
+                skipped += overflow
             else:
                 value = objective()
                 value.backward()  # type: ignore[no-untyped-call]
@@ -145,7 +147,7 @@ def fit(
         scaler.keep(memory)
     if steps == 0:
         raise FdamedError("there is nothing to train on", "local training", "Give this hospital at least two images.")
-    return Outcome(float(total) / steps, steps)
+    return Outcome(float(total) / steps, max(1, steps - int(skipped)) if scaler else steps)
 
 
 def local_loss(

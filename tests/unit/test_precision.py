@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,8 @@ from fdamed.core.errors import FdamedError
 from fdamed.core.rng import Stream
 from fdamed.federation.method import REGISTRY
 from fdamed.federation.runner import run
+from fdamed.federation.server import Server
+from fdamed.federation.storage.checkpoint import Checkpoints
 from fdamed.models.flat import FlatModel
 from fdamed.pipeline.clients import build_client
 from fdamed.training.local import fit
@@ -107,6 +110,50 @@ def test_a_method_trains_in_float16_and_its_clients_remember_the_scale(name: str
     scales = [float(client.memory[SCALE]) for client in clients_of(server).values()]
     assert min(scales) < 2.0**30
     server.close()
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "sgd"])
+def test_steps_that_were_skipped_do_not_count(optimizer: str) -> None:
+    """FedNova and SCAFFOLD divide by their number; each has halved the scale."""
+    data, recipe = hospitals.images("north"), Recipe(lr=0.001, batch=4, epochs=30, optimizer=optimizer)
+    taken = {}
+    for first in (2.0**10, 2.0**30):
+        memory = {SCALE: torch.tensor([first])}
+        outcome = fit(hospitals.model(), data, recipe, Stream(1), precision="float16", memory=memory)
+        taken[first] = outcome.steps
+        assert outcome.steps == 30 * 4 - round(math.log2(first / float(memory[SCALE])))
+    assert taken[2.0**10] == 120 > taken[2.0**30]
+    memory = {SCALE: torch.tensor([torch.inf])}  # none is ever taken
+    assert fit(hospitals.model(), data, recipe, Stream(1), precision="float16", memory=memory).steps == 1
+
+
+def test_a_run_in_float16_that_stopped_resumes_with_the_same_bits_and_scales(tmp_path: Path) -> None:
+    def server() -> Server:
+        out = hospitals.in_process(("north", "target"))
+        for client in clients_of(out).values():
+            client.precision = "float16"
+            client.memory = {SCALE: torch.tensor([2.0**30])}
+        return out
+
+    class Stop(Exception):
+        pass
+
+    def stop_in_round_two(theta: torch.Tensor, count: list[int] = [0]) -> dict[str, float]:  # noqa: B006
+        count[0] += 1
+        if count[0] == 2:
+            raise Stop
+        return {}
+
+    whole = server()
+    expected, _ = run(registered("fedavg"), whole, hospitals.theta(), 3, hospitals.no_judge)
+    keep = Checkpoints(tmp_path, lambda p, r: tmp_path / p / f"{r:05d}.safetensors", {})
+    with pytest.raises(Stop):
+        run(registered("fedavg"), server(), hospitals.theta(), 3, stop_in_round_two, keep)
+    again = server()
+    found, _ = run(registered("fedavg"), again, hospitals.theta(), 3, hospitals.no_judge, checkpoints=keep)
+    assert torch.equal(found, expected)
+    kept = [clients_of(one)["north"].memory for one in (again, whole)]
+    assert kept[0][SCALE] == kept[1][SCALE] < 2.0**30 and kept[0][GOOD] == kept[1][GOOD]
 
 
 def test_float16_with_a_scale_learns_what_float32_learns() -> None:
