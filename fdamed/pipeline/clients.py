@@ -173,12 +173,12 @@ def build_server(
     kind = type(method)
     labels, every, train = kind.target_labels, kind.every_target_label, config.train_of(spec)
     client = partial(build_client, config, spec, target=target, seed=seed, labels=labels, every=every, stream_seed=own)
-    client = partial(client, answers=remembered(config, spec, method.steps, threads))
     reach: Transport
     if wire:
         release = {p: frozenset(fact_of(config, p, "release")) for p in config.split.clients}
         reach = ByteTransport(wire, model.layout, release, address)
     else:
+        client = partial(client, answers=remembered(config, spec, method.steps, threads))
         reach = transport(config, kind.name, model, threads, client, aside, homes=homes)
     if train.faults:
         reach = Faulty(reach, train.faults, target, own)

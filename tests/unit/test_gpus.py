@@ -201,6 +201,10 @@ def test_every_rule_whose_command_takes_a_gpu_reserves_one(command: str) -> None
     assert calls and all("gpu=GPU" in part.split("params:")[0] for part in calls)
 
 
+def test_a_lead_over_a_network_reserves_none_for_it_only_aggregates() -> None:
+    assert "gpu" not in (RULES / "network.smk").read_text()
+
+
 def test_a_device_that_is_not_there_is_named(monkeypatch) -> None:
     from types import SimpleNamespace
 
