@@ -178,3 +178,20 @@ def test_methods_whose_gradients_nothing_scales_refuse_float16_before_the_study_
     parse(raw | {"runs": {"fedavg": {}}}, "test")
     with pytest.raises(FdamedError, match="fada computes gradients that nothing scales for float16"):
         parse(raw | {"runs": {"fada": {}}}, "test")
+
+
+@pytest.mark.parametrize("precision", ["tf32", "bfloat16", "float16"])
+def test_differences_of_gradients_are_refused_in_less_than_float32_before_the_study_starts(precision: str) -> None:
+    """Not in the second round, when FedGTST first takes one."""
+    raw = {
+        "study": "half",
+        "data": {"layout": "chexpert", "root": "nowhere"},
+        "split": {"by": "condition", "clients": {"A": "Edema", "B": "Pneumonia"}, "target": "B"},
+        "train": {"precision": precision},
+        "privacy": "public",
+    }
+    with pytest.raises(FdamedError, match="fedgtst, hessian: probe takes differences"):
+        parse(raw | {"runs": {"fedgtst": {}}}, "test")
+    if precision != "float16":
+        parse(raw | {"runs": {"fedgtst": {"hessian": "exact"}}}, "test")
+    parse(raw | {"runs": {"fedgtst": {"train": {"precision": "float32"}}}}, "test")
