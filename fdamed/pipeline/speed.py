@@ -58,13 +58,20 @@ def images_of(config: Config, n: int) -> Labeled:
 
 def measure(config: Config, device: torch.device, seconds: float) -> Speed:
     """Train both ways in turns for about so long, at least three turns after a first one that does not count."""
-    recipe, precision = config.train.source, config.train.precision
+    recipe = config.train.source.model_copy(update={"epochs": 1, "steps": None})  # the bare loop takes one epoch
+    precision = config.train.precision
     data = images_of(config, BATCHES * recipe.batch)
     allow_tf32(precision)
     network = build(config.model)
     initialize(network, torch.Generator().manual_seed(0))
     model = FlatModel(network, device)
-    ways = (lambda: fit(model, data, recipe, Stream(0), precision=precision), _bare(config, data, device))
+
+    def trained() -> None:
+        torch.set_deterministic_debug_mode("warn")  # as in `fdamed federate`
+        fit(model, data, recipe, Stream(0), precision=precision)
+        torch.set_deterministic_debug_mode("default")
+
+    ways = trained, _bare(config, data, device)
     pairs: list[tuple[float, float]] = []
     end = time.perf_counter() + seconds
     while len(pairs) <= TURNS or time.perf_counter() < end:
@@ -101,6 +108,8 @@ def _timed(way: Callable[[], Any], device: torch.device) -> float:
     way()
     if device.type == "cuda":
         torch.cuda.synchronize(device)
+    elif device.type == "mps":
+        torch.mps.synchronize()
     return time.perf_counter() - begin
 
 

@@ -7,12 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from fdamed.cli.commands import doctor
 from fdamed.cli.main import main
 from fdamed.config.loader import catalog, parse
 from fdamed.config.study import Config
 from fdamed.core.gpus import Gpu
+from fdamed.pipeline import speed
 from fdamed.pipeline.checks import machine
 from fdamed.pipeline.speed import gpu_memory, images_to_train
 
@@ -52,11 +54,23 @@ def test_memory_on_a_gpu_is_four_times_the_parameters_and_activations_by_batch_a
     assert half["activations of 8 images"] == pytest.approx(plain["activations of 8 images"] / 2, rel=1e-3)
 
 
+@pytest.mark.parametrize("epochs", [1, 4])
+def test_bench_compares_two_loops_over_the_same_images(epochs: int, monkeypatch) -> None:
+    seen = []
+
+    def counted(model: Any, data: Any, recipe: Any, *rest: Any, **options: Any) -> None:
+        seen.append(recipe.images_seen(len(data)))
+        assert torch.get_deterministic_debug_mode() == 1
+
+    monkeypatch.setattr(speed, "fit", counted)
+    speed.measure(config(source={"lr": 0.001, "batch": 8, "epochs": epochs, "steps": 2}), torch.device("cpu"), 0.0)
+    assert set(seen) == {speed.BATCHES * 8}
+    assert torch.get_deterministic_debug_mode() == 0
+
+
 @pytest.mark.parametrize(("memory", "jobs", "status"), [(40960, 1, "ok"), (400, 1, "fail"), (1000, 2, "fail")])
 def test_doctor_says_when_training_does_not_fit_into_the_gpu(memory: int, jobs: int, status: str, monkeypatch) -> None:
-    monkeypatch.setattr(
-        machine, "gpus", lambda: (Gpu("GPU-a", "GB10", "580", 0), Gpu("GPU-b", "T4", "550", memory))
-    )
+    monkeypatch.setattr(machine, "gpus", lambda: (Gpu("GPU-a", "GB10", "580", 0), Gpu("GPU-b", "T4", "550", memory)))
     monkeypatch.setattr(machine, "describe", lambda config: {"cores": 1, "gpu": True, "free_gb": 10})
     report = doctor.examine(config(device="cuda", jobs_per_gpu=jobs), cluster=False)
     (found,) = [check for check in report.checks if check["check"] == "gpu memory"]
