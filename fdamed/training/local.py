@@ -35,6 +35,8 @@ Descend = Callable[[Callable[[], Tensor]], Tensor]
 """Computes the batch's loss, perhaps more than once, and adds its own gradient to the models' -> the loss."""
 Correct = Callable[[Tensor], None]
 """Changes the flat gradient (P,) in place before the step."""
+PREDICTED = 256
+"""Images that are predicted together."""
 
 
 @dataclass(frozen=True)
@@ -193,13 +195,13 @@ def in_order(n: int, size: int) -> Iterator[Tensor]:
         yield torch.arange(start, min(start + size, n))
 
 
-def predict(model: FlatModel, data: Labeled | Unlabeled, batch: int = 256, rng: Stream | None = None) -> Floats:
+def predict(model: FlatModel, data: Labeled | Unlabeled, batch: int = PREDICTED, rng: Stream | None = None) -> Floats:
     """Probabilities (n, C) in evaluation mode; noisy data takes its noise from `rng`."""
     parts = _forward(model, data, lambda x: torch.softmax(model.module(x).float(), dim=1), batch, rng)
     return torch.cat(parts).cpu().numpy() if parts else np.empty((0, 2), np.float32)
 
 
-def embed(model: FlatModel, data: Labeled | Unlabeled, batch: int = 256, rng: Stream | None = None) -> Tensor:
+def embed(model: FlatModel, data: Labeled | Unlabeled, batch: int = PREDICTED, rng: Stream | None = None) -> Tensor:
     """Features (n, d) float32 in evaluation mode; noisy data takes its noise from `rng`."""
     features: Callable[[Tensor], Tensor] = model.module.features  # type: ignore[assignment]
     parts = _forward(model, data, lambda x: features(x).float(), batch, rng)

@@ -16,7 +16,8 @@ from fdamed.config.study import Config
 from fdamed.core.gpus import Gpu
 from fdamed.pipeline import speed
 from fdamed.pipeline.checks import machine
-from fdamed.pipeline.speed import gpu_memory, images_to_train
+from fdamed.pipeline.speed import gpu_memory, images_to_train, largest_layer
+from fdamed.training.local import PREDICTED
 
 RAW: dict[str, Any] = {
     "study": "small",
@@ -52,6 +53,24 @@ def test_memory_on_a_gpu_is_four_times_the_parameters_and_activations_by_batch_a
     assert twice["activations of 16 images"] == pytest.approx(2 * plain["activations of 8 images"], rel=1e-3)
     half = gpu_memory(config(precision="bfloat16"))
     assert half["activations of 8 images"] == pytest.approx(plain["activations of 8 images"] / 2, rel=1e-3)
+
+
+def test_memory_on_a_gpu_is_that_of_the_run_with_the_largest_batch() -> None:
+    runs = {"fedavg": {}, "finetune": {"train": {"target": {"batch": 32, "lr": 0.001}}}}
+    assert "activations of 32 images" in gpu_memory(parse(RAW | {"runs": runs}, "test"))
+
+
+def test_prediction_holds_the_input_and_the_output_of_one_layer_at_a_time() -> None:
+    """Feature vectors of 1000 numbers, a layer to 500 and one to 10: 256 x 1500 x 4 bytes."""
+    network = torch.nn.Sequential(torch.nn.Linear(1000, 500), torch.nn.ReLU(), torch.nn.Linear(500, 10))
+    assert largest_layer(network, torch.zeros(2, 1000)) == 2 * 1500 * 4
+    small = gpu_memory(config(source={"lr": 0.001, "batch": 2}, target={"lr": 0.001, "batch": 2}))
+    large = gpu_memory(config(source={"lr": 0.001, "batch": 512}))
+    more = f"prediction of {PREDICTED} images, beyond that"
+    # The first convolution: 3 channels of 32 x 32 in, 8 of 16 x 16 out.
+    expected = PREDICTED * (3 * 32**2 + 8 * 16**2) * 4
+    assert small[more] + small["activations of 2 images"] == pytest.approx(expected, rel=1e-6)
+    assert large[more] == 0
 
 
 @pytest.mark.parametrize("epochs", [1, 4])
