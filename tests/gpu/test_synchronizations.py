@@ -108,6 +108,19 @@ def test_an_epochs_order_is_sent_once_and_images_from_the_host_are_sent_ahead(ro
     assert sent[4] - sent[2] == (2 if room == 0 else 0)  # the images of a batch, where they do not fit
 
 
+def test_every_epoch_copies_on_the_same_stream(gpu, monkeypatch) -> None:
+    made = []
+    x = np.zeros((2 * BATCH, 8, 8), np.uint8)
+    with gpu(free=0):
+        pretended = torch.cuda.Stream
+        monkeypatch.setattr("torch.cuda.Stream", lambda device: made.append(device) or pretended(device))
+        recipe = Recipe(lr=0.01, batch=BATCH, epochs=3)
+        for _ in range(2):
+            fit(hospitals.model(device="cuda"), Labeled(x, np.arange(len(x)) % 2, {}), recipe, Stream(0))
+        monkeypatch.undo()
+    assert len(made) <= 1  # none, if an earlier test has made it
+
+
 def test_images_of_all_clients_share_one_budget_and_resting_clients_make_room(gpu) -> None:
     from fdamed.training.input import budget, held, share_device
     from tests.support.pretended_gpu import OnDevice
