@@ -47,8 +47,8 @@ class Net(nn.Module):
         """(B, 3, S, S); inside the network, so that every form in which it is exported does the same."""
         if not self.imagenet:
             return ((x - 0.5) / 0.5).expand(-1, 3, -1, -1)
-        mean, deviation = sent(torch.tensor(IMAGENET, dtype=x.dtype), x.device)[..., None, None]
-        return (x - mean) / deviation
+        colors = sent(torch.tensor(IMAGENET, dtype=x.dtype), x.device)[..., None, None]  # (2, 3, 1, 1)
+        return (x - colors[0]) / colors[1]
 
     def forward(self, x: Tensor) -> Tensor:
         out: Tensor = self.head(self.features(x))
