@@ -97,7 +97,7 @@ def test_a_target_after_the_dashes_is_no_further_configuration_file(monkeypatch,
 
     given: list[list[str]] = []
     monkeypatch.setattr(command, "follow", lambda words, *_, **__: given.append(words) or 0)
-    study = SimpleNamespace(study="small")
+    study = SimpleNamespace(study="small", train=SimpleNamespace(device="cpu"))
     monkeypatch.setattr(command, "read_config", lambda _: study)
     monkeypatch.setattr(command.Places, "of", lambda _: Places(tmp_path))
     with pytest.raises(SystemExit, match="0"):
