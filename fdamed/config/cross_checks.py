@@ -198,17 +198,27 @@ def _option_problem(value: Any, option: dict[str, Any]) -> str | None:
     return problem if holds else None
 
 
+def _chosen(phase: Run, entry: Mapping[str, Any], need: str) -> str:
+    """The method with the choices that have this need; empty: it has chosen otherwise, or never has the need."""
+    wanted = entry.get(need)
+    chosen = {k: phase.options.get(k, entry["options"][k]["default"]) for k in wanted or ()}
+    return ", ".join((phase.method, *(f"{k}: {v}" for k, v in chosen.items()))) if chosen == wanted else ""
+
+
 def _phase_problems(name: str, phases: Mapping[str, Run], config: Config, known: Catalog) -> Problems:
     """A phase starts from one model that works alone, and a warm-up leaves rounds to the run's method."""
     main = phases[MAIN]
     for phase in phases.values():
-        entry, optimizer = known[phase.method], config.train_of(phase).source.optimizer
-        chosen = {k: phase.options.get(k, entry["options"][k]["default"]) for k in entry.get("needs_sgd") or ()}
-        if chosen == entry.get("needs_sgd") and optimizer != "sgd":
-            given = ", ".join((phase.method, *(f"{k}: {v}" for k, v in chosen.items())))
+        entry, train = known[phase.method], config.train_of(phase)
+        optimizer, precision = train.source.optimizer, train.precision
+        if optimizer != "sgd" and (given := _chosen(phase, entry, "needs_sgd")):
             what = f"`runs.{name}`: {given} needs plain SGD at the sources, which train with {optimizer}"
             yield what, "Write `train: {source: {optimizer: sgd, lr: 0.01}}` in the run; nothing was started."
-        if config.train_of(phase).precision == "float16" and not entry.get("float16", True):
+        if precision != "float32" and (given := _chosen(phase, entry, "needs_float32")):
+            what = f"`runs.{name}`: {given} takes differences that are smaller than the rounding of {precision}"
+            fix = "Set `train.precision: float32`, in `train` or in the run, or another value"
+            yield what, f"{fix} of {', '.join(entry['needs_float32'])}; nothing was started."
+        elif precision == "float16" and not entry.get("float16", True):
             what = f"`runs.{name}`: {phase.method} computes gradients that nothing scales for float16"
             yield what, "Set `train.precision: bfloat16` or `tf32`, in `train` or in the run; nothing was started."
     if warmup := phases.get(WARMUP):

@@ -19,6 +19,7 @@ REQUIRED = {
 FORBIDDEN = ("MONAI_ALLOW_PICKLE", "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD")
 """Always removed."""
 CHOSEN = {
+    "CUDA_DEVICE_ORDER": "PCI_BUS_ID",  # numbers of GPUs as nvidia-smi has them
     "CUBLAS_WORKSPACE_CONFIG": ":4096:8",  # without it some sums on a GPU come out differently from run to run
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",  # with MLflow's seven a silent server holds a call for minutes
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "5",

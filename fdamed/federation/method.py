@@ -73,6 +73,8 @@ class Method(Generic[S]):
     checked before a run."""
     float16: ClassVar[bool] = True
     """False: it computes gradients outside the plain local training, where nothing scales a loss for float16."""
+    needs_float32: ClassVar[dict[str, str] | None] = None
+    """The choices with which rounding to less would spoil it, refused before a run; None: never."""
     synchronizations: ClassVar[int] = 0
     """How often, at most, the host waits for the GPU in a step of local training (`make test-gpu` counts it)."""
     length: ClassVar[int] = 1

@@ -177,6 +177,7 @@ def _train(client: Client, ask: Guided, gamma: float | None) -> tuple[float, flo
     rule="average",
     work="the gradient of a gradient’s norm",
     float16=False,
+    needs_float32={"hessian": "probe"},  # a difference of gradients
     synchronizations=1,  # the length of the difference is a number of the host
 )
 class FedGTST(Method[State]):

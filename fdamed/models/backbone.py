@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from fdamed.config.study import Model
 from fdamed.core.errors import FdamedError
 from fdamed.models.cnn import FEATURES, Cnn, default_init
+from fdamed.models.flat import sent
 from fdamed.models.resnet import Basic, Bottleneck, ResNet
 
 BLOCKS: dict[str, tuple[type[Basic | Bottleneck], tuple[int, ...]]] = {
@@ -46,8 +47,8 @@ class Net(nn.Module):
         """(B, 3, S, S); inside the network, so that every form in which it is exported does the same."""
         if not self.imagenet:
             return ((x - 0.5) / 0.5).expand(-1, 3, -1, -1)
-        mean, deviation = (torch.tensor(v, dtype=x.dtype, device=x.device)[:, None, None] for v in IMAGENET)
-        return (x - mean) / deviation
+        colors = sent(torch.tensor(IMAGENET, dtype=x.dtype), x.device)[..., None, None]  # (2, 3, 1, 1)
+        return (x - colors[0]) / colors[1]
 
     def forward(self, x: Tensor) -> Tensor:
         out: Tensor = self.head(self.features(x))

@@ -19,6 +19,8 @@ Products = tuple[Tensor, Tensor, Tensor]
 """<g_T, g_i> (N, L), <g_i, g_i> (N, L) and <g_T, g_T> (L,)."""
 BLOCK = 1 << 16
 """Numbers per block: the vectors of one block stay in the cache between two reads."""
+BLOCK_OF_A_GPU = 1 << 22
+"""There a block is a few launches of kernels; a layer of ResNet-18 is one block."""
 
 
 def mean(g_s: Tensor | Sequence[Tensor], weights: Sequence[float] | Tensor | None = None) -> Tensor:
@@ -156,8 +158,9 @@ def blocks(g_t: Tensor, g_s: Tensor, layout: Layout, per_layer: bool) -> list[tu
         shapes = f"{tuple(g_t.shape)} and {tuple(g_s.shape)}"
         raise ValueError(f"vectors of {shapes} do not fit a layout of {layout.size} numbers")
     spans = [s for s in layout.stretches if s[1] <= layout.main] if per_layer else [(0, layout.main)]
+    size = BLOCK if g_t.device.type == "cpu" else BLOCK_OF_A_GPU
     return [
-        (layer, start, min(start + BLOCK, stop))
+        (layer, start, min(start + size, stop))
         for layer, (first, stop) in enumerate(spans)
-        for start in range(first, stop, BLOCK)
+        for start in range(first, stop, size)
     ]

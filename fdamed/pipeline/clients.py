@@ -92,6 +92,7 @@ def build_client(
     source = client != target
     auxiliary = spec.auxiliary if source else None
     train = config.train_of(spec)
+    model = model or resident(config, spec)
     allow_tf32(train.precision)
     pixels = 0.0 if source else config.noise_of(spec)
     read = partial(load, folder, heads=config.model.heads, races=config.model.races, noise=pixels)
@@ -109,7 +110,7 @@ def build_client(
         name=client,
         role="source" if source else "target",
         data=data,
-        model=model or resident(config, spec),
+        model=model,
         recipe=train.source if source or every else train.target,
         seed=seed if stream_seed is None else stream_seed,
         release=frozenset(config.privacy.release),
@@ -172,12 +173,12 @@ def build_server(
     kind = type(method)
     labels, every, train = kind.target_labels, kind.every_target_label, config.train_of(spec)
     client = partial(build_client, config, spec, target=target, seed=seed, labels=labels, every=every, stream_seed=own)
-    client = partial(client, answers=remembered(config, spec, method.steps, threads))
     reach: Transport
     if wire:
         release = {p: frozenset(fact_of(config, p, "release")) for p in config.split.clients}
         reach = ByteTransport(wire, model.layout, release, address)
     else:
+        client = partial(client, answers=remembered(config, spec, method.steps, threads))
         reach = transport(config, kind.name, model, threads, client, aside, homes=homes)
     if train.faults:
         reach = Faulty(reach, train.faults, target, own)

@@ -28,6 +28,11 @@ def device(config: Config) -> str:
     return _checked(wanted, number < count, "no CUDA device" if not count else f"no GPU {number}, but {count} in all")
 
 
+def without_gpu(config: Config) -> Config:
+    """The same study on the CPU: a server over a network only aggregates, and needs no GPU where it is."""
+    return config.model_copy(update={"train": config.train.model_copy(update={"device": "cpu"})})
+
+
 def _checked(wanted: str, there: bool, what: str) -> str:
     if not there:
         raise FdamedError(f"there is {what}", "train.device", "Use `auto` or `cpu`, or a machine that has it.")

@@ -38,8 +38,10 @@ def _room(module: str) -> str:
     return module.split(".")[2]
 
 
-def fingerprint(run: StudyRun, threads: int) -> dict[str, Any]:
-    """What must be the same when a run resumes from a checkpoint."""
+def fingerprint(run: StudyRun, threads: int, here: bool = True) -> dict[str, Any]:
+    """What must be the same when a run resumes from a checkpoint; `here`: its clients train on this machine."""
+    from fdamed.pipeline.devices import without_gpu
+
     config, spec, places = run.config, run.spec, run.places
     wanted = config.differential_of(spec)
     private: dict[str, Any] = {"differential": without_defaults(wanted)} if wanted else {}
@@ -52,7 +54,7 @@ def fingerprint(run: StudyRun, threads: int) -> dict[str, Any]:
         "data": digest(data),
         "init": digest_file(places.init(run.seed) / "theta.safetensors"),
         "source": training_code(spec, known_methods()),
-        **machine(config, threads, config.train_of(spec).precision),
+        **machine(config if here else without_gpu(config), threads, config.train_of(spec).precision),
         **private,
     }
 

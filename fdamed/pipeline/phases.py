@@ -30,6 +30,7 @@ from fdamed.federation.storage.checkpoint import Checkpoints, Record
 from fdamed.federation.transport.wire import ByteTransport, Wire
 from fdamed.models.flat import FlatModel, without_heads
 from fdamed.pipeline.clients import build_server, resident
+from fdamed.pipeline.devices import without_gpu
 from fdamed.pipeline.hospitals.homes import home_of, scores_at
 from fdamed.pipeline.hospitals.site import study_digest
 from fdamed.pipeline.privacy_costs import costs_of
@@ -123,7 +124,7 @@ def train(
     for phase in plan:
         if phase.name == THEN and job.model.layout.heads:
             theta = without_heads({"x": theta}, job.model.layout)["x"]
-            job = replace(job, model=resident(job.run.config))
+            job = replace(job, model=resident(without_gpu(job.run.config) if job.wire else job.run.config))
         found = _one(job, phase, theta, record, warmup if phase.name == MAIN else None)
         join(record, found.record, len(record.metrics) if phase.name == THEN else 0)
         lengths.append(len(found.record.metrics))

@@ -27,8 +27,8 @@ from fdamed.models.backbone import build, initialize
 from fdamed.models.flat import FlatModel
 from fdamed.pipeline.paths import Places
 from fdamed.training.input import as_input
-from fdamed.training.local import fit
-from fdamed.training.precision import allow_tf32, autocast
+from fdamed.training.local import PREDICTED, fit
+from fdamed.training.precision import HALF, allow_tf32, autocast
 
 BATCHES, TURNS, FEW = 3, 3, 8
 OVERHEAD, WORKSPACE = 600e6, 0.2
@@ -58,13 +58,20 @@ def images_of(config: Config, n: int) -> Labeled:
 
 def measure(config: Config, device: torch.device, seconds: float) -> Speed:
     """Train both ways in turns for about so long, at least three turns after a first one that does not count."""
-    recipe, precision = config.train.source, config.train.precision
+    recipe = config.train.source.model_copy(update={"epochs": 1, "steps": None})  # the bare loop takes one epoch
+    precision = config.train.precision
     data = images_of(config, BATCHES * recipe.batch)
     allow_tf32(precision)
     network = build(config.model)
     initialize(network, torch.Generator().manual_seed(0))
     model = FlatModel(network, device)
-    ways = (lambda: fit(model, data, recipe, Stream(0), precision=precision), _bare(config, data, device))
+
+    def trained() -> None:
+        torch.set_deterministic_debug_mode("warn")  # as in `fdamed federate`
+        fit(model, data, recipe, Stream(0), precision=precision)
+        torch.set_deterministic_debug_mode("default")
+
+    ways = trained, _bare(config, data, device)
     pairs: list[tuple[float, float]] = []
     end = time.perf_counter() + seconds
     while len(pairs) <= TURNS or time.perf_counter() < end:
@@ -101,6 +108,8 @@ def _timed(way: Callable[[], Any], device: torch.device) -> float:
     way()
     if device.type == "cuda":
         torch.cuda.synchronize(device)
+    elif device.type == "mps":
+        torch.mps.synchronize()
     return time.perf_counter() - begin
 
 
@@ -146,13 +155,32 @@ def images_to_train(config: Config, known: Any, sizes: Images | None = None) -> 
     return total * len(config.seeds)
 
 
+def largest_layer(network: torch.nn.Module, x: Tensor) -> int:
+    """Bytes of the largest input and output that a layer holds together when nothing is kept for a gradient."""
+    found = [0]
+
+    def note(_: torch.nn.Module, given: tuple[Tensor, ...], out: Tensor) -> None:
+        found.append(sum(t.numel() * t.element_size() for t in (*given, out)))
+
+    layers = [module for module in network.modules() if not list(module.children())]
+    hooks = [layer.register_forward_hook(note) for layer in layers]
+    with torch.inference_mode():
+        network.eval()(x)
+    for hook in hooks:
+        hook.remove()
+    return max(found)
+
+
 def gpu_memory(config: Config) -> dict[str, int]:
     """Bytes that training takes on a GPU, by what for: parameters, activations of a batch, CUDA; images come on top.
 
-    Activations are what autograd keeps of a forward pass of two images on the CPU.
+    Activations are what autograd keeps of a forward pass of two images on the CPU; prediction is what it takes more.
     """
     network = build(config.model).train()
-    size = max(config.train.source.batch, config.train.target.batch)
+    phases = [phase for run in config.trained_runs().values() for phase in config.phases(run).values()]
+    trains = [config.train_of(phase) for phase in phases] or [config.train]
+    each = [(max(t.source.batch, t.target.batch), 0.5 if t.precision in HALF else 1.0) for t in trains]
+    size, half = max(each, key=lambda pair: pair[0] * pair[1])
     kept: dict[int, int] = {}
 
     def count(tensor: Tensor) -> Tensor:
@@ -164,10 +192,11 @@ def gpu_memory(config: Config) -> dict[str, int]:
         network(x)
     parameters = 4 * sum(p.numel() for p in network.parameters())
     weights = {p.untyped_storage().data_ptr() for p in network.parameters()}
-    half = 0.5 if config.train.precision in ("bfloat16", "float16") else 1.0
-    activations = sum(n for place, n in kept.items() if place not in weights) * size / 2 * half
+    activations = sum(n for place, n in kept.items() if place not in weights) * size / 2 * half * (1 + WORKSPACE)
+    prediction = largest_layer(network, x) * PREDICTED / len(x)
     return {
         "weights, gradients and moments": 4 * parameters,
-        f"activations of {size} images": int(activations * (1 + WORKSPACE)),
+        f"activations of {size} images": int(activations),
+        f"prediction of {PREDICTED} images, beyond that": int(max(0.0, prediction - activations)),
         "CUDA": int(OVERHEAD),
     }

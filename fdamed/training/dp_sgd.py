@@ -117,17 +117,18 @@ def add_clipped(model: FlatModel, gradients: dict[str, Tensor], clip: float) -> 
 
 def secret_uniform(count: int) -> NDArray[np.float64]:
     """Numbers in (0, 1) from the operating system's cryptographic generator."""
-    bits = np.frombuffer(os.urandom(8 * count), dtype=np.uint64) >> np.uint64(11)
-    return (bits.astype(np.float64) + 0.5) * 2.0**-53
+    bits = np.frombuffer(os.urandom(8 * count), dtype=np.uint64) >> np.uint64(12)
+    return (bits.astype(np.float64) + 0.5) * 2.0**-52
 
 
 def secret_normal(count: int, device: torch.device = HOST) -> Tensor:
     """Normal numbers from the same; each the sum of four halves, against attacks on the gaps between floating-point
     numbers (Holohan and Braghin 2021, as Opacus does)."""
-    total = torch.zeros(count, dtype=wide(device), device=device)
+    at = device if wide(device) is torch.float64 else HOST  # float32 rounds the largest of them to 1
+    total = torch.zeros(count, dtype=torch.float64, device=at)
     for _ in range(4):
-        total += torch.special.ndtri(sent(torch.from_numpy(secret_uniform(count)).to(total.dtype), device))
-    return total.div_(2.0).float()
+        total += torch.special.ndtri(sent(torch.from_numpy(secret_uniform(count)), at))
+    return sent(total.div_(2.0).float(), device)
 
 
 def epsilon(spent: Sequence[Spent], delta: float) -> float:

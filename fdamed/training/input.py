@@ -83,7 +83,7 @@ def _ahead(images: Tensor, parts: list[Tensor], device: torch.device) -> Iterato
         for rows in parts:
             yield images.index_select(0, rows).to(device)
         return
-    copies: Any = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+    copies = _second_stream(device)
     trains = torch.cuda.current_stream(device)
 
     def copied(rows: Tensor) -> Tensor:
@@ -99,6 +99,12 @@ def _ahead(images: Tensor, parts: list[Tensor], device: torch.device) -> Iterato
         if number + 1 < len(parts):
             following = copied(parts[number + 1])
         yield current
+
+
+@lru_cache
+def _second_stream(device: torch.device) -> Any:
+    """One for the whole process: torch keeps freed memory for each stream apart."""
+    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
 
 def as_input(images: Tensor) -> Tensor:

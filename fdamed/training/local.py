@@ -35,6 +35,8 @@ Descend = Callable[[Callable[[], Tensor]], Tensor]
 """Computes the batch's loss, perhaps more than once, and adds its own gradient to the models' -> the loss."""
 Correct = Callable[[Tensor], None]
 """Changes the flat gradient (P,) in place before the step."""
+PREDICTED = 256
+"""Images that are predicted together."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,7 @@ class Outcome:
     loss: float
     """Of the task, without the auxiliary heads' losses."""
     steps: int
+    """That were taken: without those that float16 skipped because a gradient overflowed, and at least one."""
 
 
 @dataclass
@@ -110,7 +113,7 @@ def fit(
     heads = auxiliary.private if auxiliary else None
     head_optimizer = Optimizer(heads, recipe) if heads else None
     model.module.train(len(data) > 1)  # a single image has no spread: it trains with running statistics
-    total, steps = torch.zeros((), device=device), 0
+    total, skipped, steps = torch.zeros((), device=device), torch.zeros((), device=device), 0
     for epoch, plain in epochs(len(data), recipe, rng):
         drawn = private.batches(recipe.batch, rng.child("order", epoch)) if private else plain
         for number, (rows, pixels) in enumerate(feed(images, drawn, device)):
@@ -131,6 +134,7 @@ def fit(
             elif scaler:
                 value = objective()
                 overflow = scaler.backward(value, *(m.grad for m in (model, heads) if m))
+                skipped += overflow
             else:
                 value = objective()
                 value.backward()  # type: ignore[no-untyped-call]
@@ -145,7 +149,7 @@ def fit(
         scaler.keep(memory)
     if steps == 0:
         raise FdamedError("there is nothing to train on", "local training", "Give this hospital at least two images.")
-    return Outcome(float(total) / steps, steps)
+    return Outcome(float(total) / steps, max(1, steps - int(skipped)) if scaler else steps)
 
 
 def local_loss(
@@ -191,13 +195,13 @@ def in_order(n: int, size: int) -> Iterator[Tensor]:
         yield torch.arange(start, min(start + size, n))
 
 
-def predict(model: FlatModel, data: Labeled | Unlabeled, batch: int = 256, rng: Stream | None = None) -> Floats:
+def predict(model: FlatModel, data: Labeled | Unlabeled, batch: int = PREDICTED, rng: Stream | None = None) -> Floats:
     """Probabilities (n, C) in evaluation mode; noisy data takes its noise from `rng`."""
     parts = _forward(model, data, lambda x: torch.softmax(model.module(x).float(), dim=1), batch, rng)
     return torch.cat(parts).cpu().numpy() if parts else np.empty((0, 2), np.float32)
 
 
-def embed(model: FlatModel, data: Labeled | Unlabeled, batch: int = 256, rng: Stream | None = None) -> Tensor:
+def embed(model: FlatModel, data: Labeled | Unlabeled, batch: int = PREDICTED, rng: Stream | None = None) -> Tensor:
     """Features (n, d) float32 in evaluation mode; noisy data takes its noise from `rng`."""
     features: Callable[[Tensor], Tensor] = model.module.features  # type: ignore[assignment]
     parts = _forward(model, data, lambda x: features(x).float(), batch, rng)

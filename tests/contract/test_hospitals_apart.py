@@ -17,6 +17,7 @@ import torch
 
 from fdamed.cli.commands import init
 from fdamed.cli.commands.federate import train_or_restore
+from fdamed.config.base import digest_sections
 from fdamed.config.loader import parse
 from fdamed.config.study import Config
 from fdamed.core.errors import FdamedError
@@ -151,6 +152,31 @@ def test_hospitals_apart_give_the_same_bits_the_same_ledger_and_the_same_scores(
     wire = Direct(hospitals)
     greeted(lead, wire)
     assert trained(lead, run, wire) == expected(run)
+
+
+@pytest.mark.parametrize("device", ["auto", "cuda"])
+def test_the_server_takes_no_gpu_and_needs_none(
+    device: str, together: Config, expected: Callable[[str], dict[str, bytes]], tmp_path: Path, monkeypatch
+) -> None:
+    """Neither where there is none nor where hospitals train on one; the study, and its digests, are the same."""
+    lead, hospitals = apart(together, tmp_path)
+    wire = Direct(hospitals)
+    greeted(lead, wire)
+    train = lead.train.model_copy(update={"device": device})
+    server = lead.model_copy(update={"train": train})
+    run = next(run for run in RUNS if "then" in RUNS[run])
+
+    def unexpected(jobs: int) -> None:
+        raise AssertionError("a GPU was leased")
+
+    monkeypatch.setattr("fdamed.pipeline.devices.lease", unexpected)
+    as_hospitals = study_digest(lead)  # which have a CPU here
+    monkeypatch.setattr("fdamed.pipeline.phases.study_digest", lambda config: as_hospitals)
+    found = trained(server, run, wire)
+    assert found == expected(run)
+    facts = json.loads((Places.of(server).run(run, TARGET, 0) / "run.json").read_text())
+    assert facts["device"] == "cpu" and facts["train"]["device"] == device
+    assert facts["digests"]["settings"] == digest_sections(server.model, server.train, server.expanded_runs()[run])
 
 
 @pytest.mark.parametrize("run", RUNS)

@@ -10,11 +10,13 @@ import numpy as np
 import pytest
 import torch
 
-from fdamed.config.study import Recipe
+from fdamed.config.study import Model, Recipe
 from fdamed.core.rng import Stream
 from fdamed.data.loader import Labeled
 from fdamed.federation.method import REGISTRY, description
 from fdamed.federation.runner import run
+from fdamed.models.backbone import build
+from fdamed.models.flat import FlatModel
 from fdamed.training.local import fit
 from tests.support import federation as hospitals
 from tests.support.federation import Altered, clients_of, registered, suited
@@ -26,15 +28,15 @@ ROUNDS, BATCH = 3, 4
 PLAIN = ("fedavg", "finetune", "gp", "fedgp", "scaffold", "fedprox")
 
 
-def waits(name: str, batches: int, gpu, **recipe: Any) -> dict[str, Counter[tuple[str, str]]]:
+def waits(name: str, batches: int, gpu, heads: dict[str, bool], **recipe: Any) -> dict[str, Counter[tuple[str, str]]]:
     """Where each client waited, with so many batches of images each."""
     found: dict[str, Counter[tuple[str, str]]] = {client: Counter() for client in NAMES}
     with gpu() as counts:
-        server = hospitals.in_process(NAMES, device="cuda", **suited(name))
+        server = hospitals.in_process(NAMES, device="cuda", **suited(name), **heads)
         for client in clients_of(server).values():
             y = np.arange(batches * BATCH) % 2
             x = np.tile(client.data.images[:BATCH], (batches, 1, 1))
-            data = Labeled(x, y, {})
+            data = Labeled(x, y, {"sex": np.arange(len(y)) % 3 - 1})
             client.data = data if isinstance(client.data, Labeled) else data.without_labels()
             client.recipe = client.recipe.model_copy(update=recipe)
         deliver = server.transport.deliver
@@ -48,14 +50,16 @@ def waits(name: str, batches: int, gpu, **recipe: Any) -> dict[str, Counter[tupl
         server.transport = Altered(server.transport, counted)
         steps = {"local_steps": 0} if "local_steps" in description(REGISTRY[name])["options"] else {}
         method = REGISTRY[name](**(asdict(registered(name)) | steps))
-        run(method, server, hospitals.theta(), ROUNDS, hospitals.no_judge)
+        run(method, server, hospitals.theta("share" in heads), ROUNDS, hospitals.no_judge)
         server.close()
     return found
 
 
-def waits_per_step(name: str, gpu, **recipe: Any) -> tuple[float, list[tuple[str, str]]]:
+def waits_per_step(
+    name: str, gpu, heads: dict[str, bool] | None = None, **recipe: Any
+) -> tuple[float, list[tuple[str, str]]]:
     """What one more batch a round costs the client that waits most, and where it waits."""
-    short, long = (waits(name, batches, gpu, **recipe) for batches in (2, 4))
+    short, long = (waits(name, batches, gpu, heads or {}, **recipe) for batches in (2, 4))
     more = {client: long[client] - short[client] for client in NAMES}
     worst = max(more.values(), key=lambda found: found.total())
     return worst.total() / (2 * ROUNDS), sorted(worst)
@@ -75,6 +79,23 @@ def test_the_plain_methods_never_wait_in_a_step(name: str, recipe: dict[str, Any
     assert waits_per_step(name, gpu, **recipe) == (0.0, [])
 
 
+@pytest.mark.parametrize("heads", [{"auxiliary": True}, {"auxiliary": True, "share": True}], ids=["private", "shared"])
+@pytest.mark.parametrize("name", ("fedavg", "gp"))
+def test_auxiliary_heads_add_no_wait_to_a_step(name: str, heads: dict[str, bool], gpu) -> None:
+    assert waits_per_step(name, gpu, heads) == (0.0, [])
+
+
+def test_normalization_for_pretrained_weights_adds_no_wait_to_a_step(gpu) -> None:
+    found = {}
+    for batches in (2, 4):
+        x = np.zeros((batches * BATCH, 32, 32), np.uint8)
+        with gpu() as counts:
+            network = FlatModel(build(Model(width=0.0625, weights="x")), "cuda")
+            fit(network, Labeled(x, np.arange(len(x)) % 2, {}), Recipe(lr=0.01, batch=BATCH), Stream(0))
+            found[batches] = Counter(counts.waits)
+    assert found[4] == found[2]
+
+
 @pytest.mark.parametrize("room", [10**9, 0], ids=["images on the device", "images from the host"])
 def test_an_epochs_order_is_sent_once_and_images_from_the_host_are_sent_ahead(room: int, gpu) -> None:
     sent = {}
@@ -85,6 +106,19 @@ def test_an_epochs_order_is_sent_once_and_images_from_the_host_are_sent_ahead(ro
             fit(model, Labeled(x, np.arange(len(x)) % 2, {}, noise=0.1), Recipe(lr=0.01, batch=BATCH), Stream(0))
         sent[batches] = sum(counts.queued.values())
     assert sent[4] - sent[2] == (2 if room == 0 else 0)  # the images of a batch, where they do not fit
+
+
+def test_every_epoch_copies_on_the_same_stream(gpu, monkeypatch) -> None:
+    made = []
+    x = np.zeros((2 * BATCH, 8, 8), np.uint8)
+    with gpu(free=0):
+        pretended = torch.cuda.Stream
+        monkeypatch.setattr("torch.cuda.Stream", lambda device: made.append(device) or pretended(device))
+        recipe = Recipe(lr=0.01, batch=BATCH, epochs=3)
+        for _ in range(2):
+            fit(hospitals.model(device="cuda"), Labeled(x, np.arange(len(x)) % 2, {}), recipe, Stream(0))
+        monkeypatch.undo()
+    assert len(made) <= 1  # none, if an earlier test has made it
 
 
 def test_images_of_all_clients_share_one_budget_and_resting_clients_make_room(gpu) -> None:

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from fdamed.models.flat import Layout, layout_of
+from fdamed.models.flat import Layout, Segment, layout_of
 from fdamed.ops import aggregation as vector
 
 
@@ -177,3 +177,12 @@ def test_a_huge_source_is_bounded_by_the_target_in_the_true_projection() -> None
     huge = S.clone()
     huge[0] *= 1e6
     torch.testing.assert_close(vector.fedgp(T, huge, LAYOUT, 0.25), vector.fedgp(T, S, LAYOUT, 0.25))
+
+
+def test_on_a_gpu_blocks_are_large_and_on_the_cpu_they_fit_into_the_cache() -> None:
+    layout = Layout((Segment("w", (10**7,), 0, 10**7, "parameter"), Segment("b", (9,), 10**7, 10**7 + 9, "parameter")))
+    for device, count in (("cpu", 153), ("meta", 3)):
+        g = torch.empty(layout.size, device=device)
+        found = vector.blocks(g, g[None], layout, per_layer=True)
+        assert len(found) == count + 1
+        assert [start for _, start, _ in found[1:]] == [stop for *_, stop in found[:-1]]

@@ -173,6 +173,14 @@ def test_epsilon_is_that_of_opacus_and_of_the_printed_figures(
     assert epsilon([], m.allowance) == 0.0
 
 
+def test_secret_numbers_are_finite_on_a_device_without_float64(monkeypatch) -> None:
+    """float32 rounds the largest uniform number to 1, whose quantile is infinite."""
+    monkeypatch.setattr("os.urandom", lambda count: b"\xff" * count)
+    assert secret_uniform(1)[0] == 1 - 2**-53
+    monkeypatch.setattr("fdamed.training.dp_sgd.wide", lambda device: torch.float32)
+    assert torch.isfinite(secret_normal(3)).all()
+
+
 def test_secret_numbers_have_the_promised_distribution_and_never_come_twice() -> None:
     from scipy.stats import kstest
 

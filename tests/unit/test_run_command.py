@@ -97,7 +97,7 @@ def test_a_target_after_the_dashes_is_no_further_configuration_file(monkeypatch,
 
     given: list[list[str]] = []
     monkeypatch.setattr(command, "follow", lambda words, *_, **__: given.append(words) or 0)
-    study = SimpleNamespace(study="small")
+    study = SimpleNamespace(study="small", train=SimpleNamespace(device="cpu"))
     monkeypatch.setattr(command, "read_config", lambda _: study)
     monkeypatch.setattr(command.Places, "of", lambda _: Places(tmp_path))
     with pytest.raises(SystemExit, match="0"):
@@ -150,8 +150,8 @@ def test_a_study_that_ends_well_in_spite_of_a_signal_has_ended_well() -> None:
 
 
 def test_the_jobs_of_a_dry_run_are_shown_as_snakemake_lists_them(monkeypatch, tmp_path: Path, capsys) -> None:
-    listed = [*TABLE, "rule cache:", "    jobid: 3"]
-    monkeypatch.setattr(command, "read_config", lambda _: SimpleNamespace(study="small"))
+    listed, train = [*TABLE, "rule cache:", "    jobid: 3"], SimpleNamespace(device="cpu")
+    monkeypatch.setattr(command, "read_config", lambda _: SimpleNamespace(study="small", train=train))
     monkeypatch.setattr(command.Places, "of", lambda _: SimpleNamespace(root=tmp_path, clients=tmp_path))
     shim = tmp_path / "snakemake"
     shim.write_text(f"#!{sys.executable}\nprint({chr(10).join(listed)!r})\n")
@@ -164,9 +164,9 @@ def test_the_jobs_of_a_dry_run_are_shown_as_snakemake_lists_them(monkeypatch, tm
 
 def test_all_gpus_of_the_machine_are_used_unless_told_otherwise(monkeypatch, tmp_path: Path) -> None:
     given: list[list[str]] = []
-    monkeypatch.setattr(command, "gpus", lambda: ("a", "b"))
+    monkeypatch.setattr(command, "usable", lambda device: 2)
     monkeypatch.setattr(command, "follow", lambda words, *_, **__: given.append(words) or 0)
-    study = SimpleNamespace(study="small", train=SimpleNamespace(jobs_per_gpu=2))
+    study = SimpleNamespace(study="small", train=SimpleNamespace(device="auto", jobs_per_gpu=2))
     monkeypatch.setattr(command, "read_config", lambda _: study)
     monkeypatch.setattr(command.Places, "of", lambda _: Places(tmp_path))
     for more in ([], ["--", "--resources", "gpu=1"]):

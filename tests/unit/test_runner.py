@@ -19,6 +19,7 @@ from fdamed.federation.method import Model, OneModel
 from fdamed.federation.runner import run
 from fdamed.federation.server import Server
 from fdamed.federation.storage.checkpoint import Checkpoints
+from fdamed.federation.storage.client_state import unpack_state
 from fdamed.federation.transport.endpoint import handle_request
 from fdamed.federation.transport.multiprocess import Processes
 from fdamed.federation.transport.wire import reply_body
@@ -162,6 +163,25 @@ def test_a_client_that_fails_in_its_process_is_missing_and_the_text_of_its_error
         (2, "east", "failed"),
     ]
     assert all("unexpected error" in a["why"] and "NoneType" not in a["why"] for a in record.absences)
+
+
+def deterministic_hospital(name: str) -> Client:
+    client = hospitals.hospital(name)
+    client.memory["mode"] = torch.tensor(torch.get_deterministic_debug_mode())
+    return client
+
+
+def test_a_client_in_its_process_is_as_deterministic_as_the_server() -> None:
+    before = torch.get_deterministic_debug_mode()
+    torch.set_deterministic_debug_mode("warn")
+    try:
+        build = {"north": partial(deterministic_hospital, "north")}
+        transport = Processes(build, hospitals.model().layout, "test", {"north": hospitals.RELEASE})
+        state = transport.state("north")
+        transport.close()
+    finally:
+        torch.set_deterministic_debug_mode(before)
+    assert state is not None and int(unpack_state(state, "north")["mode"]) == 1
 
 
 @pytest.mark.parametrize(("begins", "quorum", "lost"), [(2, 2, set()), (2, 3, {2, 3}), (1, 2, None)])

@@ -7,14 +7,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from fdamed.cli.commands import doctor
 from fdamed.cli.main import main
 from fdamed.config.loader import catalog, parse
 from fdamed.config.study import Config
 from fdamed.core.gpus import Gpu
+from fdamed.pipeline import speed
 from fdamed.pipeline.checks import machine
-from fdamed.pipeline.speed import gpu_memory, images_to_train
+from fdamed.pipeline.speed import gpu_memory, images_to_train, largest_layer
+from fdamed.training.local import PREDICTED
 
 RAW: dict[str, Any] = {
     "study": "small",
@@ -52,11 +55,41 @@ def test_memory_on_a_gpu_is_four_times_the_parameters_and_activations_by_batch_a
     assert half["activations of 8 images"] == pytest.approx(plain["activations of 8 images"] / 2, rel=1e-3)
 
 
+def test_memory_on_a_gpu_is_that_of_the_run_with_the_largest_batch() -> None:
+    runs = {"fedavg": {}, "finetune": {"train": {"target": {"batch": 32, "lr": 0.001}}}}
+    assert "activations of 32 images" in gpu_memory(parse(RAW | {"runs": runs}, "test"))
+
+
+def test_prediction_holds_the_input_and_the_output_of_one_layer_at_a_time() -> None:
+    """Feature vectors of 1000 numbers, a layer to 500 and one to 10: 256 x 1500 x 4 bytes."""
+    network = torch.nn.Sequential(torch.nn.Linear(1000, 500), torch.nn.ReLU(), torch.nn.Linear(500, 10))
+    assert largest_layer(network, torch.zeros(2, 1000)) == 2 * 1500 * 4
+    small = gpu_memory(config(source={"lr": 0.001, "batch": 2}, target={"lr": 0.001, "batch": 2}))
+    large = gpu_memory(config(source={"lr": 0.001, "batch": 512}))
+    more = f"prediction of {PREDICTED} images, beyond that"
+    # The first convolution: 3 channels of 32 x 32 in, 8 of 16 x 16 out.
+    expected = PREDICTED * (3 * 32**2 + 8 * 16**2) * 4
+    assert small[more] + small["activations of 2 images"] == pytest.approx(expected, rel=1e-6)
+    assert large[more] == 0
+
+
+@pytest.mark.parametrize("epochs", [1, 4])
+def test_bench_compares_two_loops_over_the_same_images(epochs: int, monkeypatch) -> None:
+    seen = []
+
+    def counted(model: Any, data: Any, recipe: Any, *rest: Any, **options: Any) -> None:
+        seen.append(recipe.images_seen(len(data)))
+        assert torch.get_deterministic_debug_mode() == 1
+
+    monkeypatch.setattr(speed, "fit", counted)
+    speed.measure(config(source={"lr": 0.001, "batch": 8, "epochs": epochs, "steps": 2}), torch.device("cpu"), 0.0)
+    assert set(seen) == {speed.BATCHES * 8}
+    assert torch.get_deterministic_debug_mode() == 0
+
+
 @pytest.mark.parametrize(("memory", "jobs", "status"), [(40960, 1, "ok"), (400, 1, "fail"), (1000, 2, "fail")])
 def test_doctor_says_when_training_does_not_fit_into_the_gpu(memory: int, jobs: int, status: str, monkeypatch) -> None:
-    monkeypatch.setattr(
-        machine, "gpus", lambda: (Gpu("GPU-a", "A100", "550", 80000), Gpu("GPU-b", "T4", "550", memory))
-    )
+    monkeypatch.setattr(machine, "gpus", lambda: (Gpu("GPU-a", "GB10", "580", 0), Gpu("GPU-b", "T4", "550", memory)))
     monkeypatch.setattr(machine, "describe", lambda config: {"cores": 1, "gpu": True, "free_gb": 10})
     report = doctor.examine(config(device="cuda", jobs_per_gpu=jobs), cluster=False)
     (found,) = [check for check in report.checks if check["check"] == "gpu memory"]

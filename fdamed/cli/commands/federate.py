@@ -29,6 +29,7 @@ from fdamed.models.backbone import feature_size
 from fdamed.models.heads import initial_heads
 from fdamed.pipeline import batching
 from fdamed.pipeline.clients import check_heads, resident
+from fdamed.pipeline.devices import without_gpu
 from fdamed.pipeline.fingerprint import digest_images, fingerprint
 from fdamed.pipeline.paths import needed, weights_in
 from fdamed.pipeline.phases import Job, Phase, clear, phases, train
@@ -85,7 +86,7 @@ def federate(one: StudyRun, threads: int, wire: Wire | None = None) -> None:
     torch.set_num_threads(threads)
     torch.set_deterministic_debug_mode("warn")  # use_deterministic_algorithms imports the compiler: 2 s of CPU
     config, spec, folder, places = one.config, one.spec, one.folder, one.places
-    model, plan = resident(config, spec), phases(config, spec)
+    model, plan = resident(without_gpu(config) if wire else config, spec), phases(config, spec)
     cohort = read_json(needed(places.root / "cohort.json", "split"))
     heads = initial_heads(model.module, one.seed)
     theta = weights_in(places.init(one.seed) / "theta.safetensors", "init", model.layout, heads)
@@ -95,7 +96,7 @@ def federate(one: StudyRun, threads: int, wire: Wire | None = None) -> None:
         check_validation(one)
     sizes = {client: entry["images"] for client, entry in cohort["clients"].items()}
     check_minimum(one.name, spec, config, catalog(), sizes, "cohort.json", (one.target,))
-    job = Job(one, threads, model, fingerprint(one, threads), wire)
+    job = Job(one, threads, model, fingerprint(one, threads, here=wire is None), wire)
     sides = {f"train.{side}.batch {getattr(p.train, side).batch}" for p in plan for side in ("source", "target")}
     try:
         learned, record, lengths, costs = train(job, plan, theta)

@@ -26,7 +26,7 @@ from typing import IO
 
 from fdamed.cli.options import LEFT_OUT, read_config
 from fdamed.core.files import private
-from fdamed.core.gpus import gpus
+from fdamed.core.gpus import usable
 from fdamed.core.progress import EVERY, console
 from fdamed.core.signals import EXIT
 from fdamed.pipeline.paths import Places
@@ -63,8 +63,8 @@ def run(arguments: argparse.Namespace) -> None:
     more = arguments.arguments[1:] if arguments.arguments[:1] == ["--"] else arguments.arguments
     command = ["snakemake", "--configfile", *arguments.config]
     command += ["--config", f"variant={arguments.variant}"] if arguments.variant else []
-    if gpus() and "--resources" not in more:
-        command += ["--resources", f"gpu={len(gpus()) * config.train.jobs_per_gpu}"]
+    if (count := usable(config.train.device)) and "--resources" not in more:
+        command += ["--resources", f"gpu={count * config.train.jobs_per_gpu}"]
     command += ["--cores", arguments.cores]  # takes one value: a target that follows is none of the lists above
     places = Places.of(config)
     root, log = places.root, private(places.clients) / "logs" / "snakemake.log"  # it has paths, host and login name

@@ -37,7 +37,7 @@ class Pipes(Wire):
         context = multiprocessing.get_context("spawn")
         for name, build in builders.items():
             self._pipes[name], there = context.Pipe()
-            arguments = (there, build, homes.get(name), method, threads)
+            arguments = (there, build, homes.get(name), method, threads, torch.get_deterministic_debug_mode())
             worker = context.Process(target=_serve, args=arguments, daemon=True)
             worker.start()
             there.close()
@@ -109,13 +109,22 @@ class Processes(ByteTransport):
 
 
 def _serve(
-    pipe: Connection, build: Callable[[], Client], home: Callable[[Client], Home] | None, method: str, threads: int
+    pipe: Connection,
+    build: Callable[[], Client],
+    home: Callable[[Client], Home] | None,
+    method: str,
+    threads: int,
+    deterministic: int,
 ) -> None:
-    """A client's process: answer until the pipe is closed. `build` imports the steps."""
+    """A client's process: answer until the pipe is closed. `build` imports the steps.
+
+    `deterministic`: the debug mode of torch in the server's process.
+    """
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # SLURM signals every process; the server decides and closes the pipe
     if LEVEL in os.environ:  # the server's process shows its messages
         show_on_stderr()
     torch.set_num_threads(threads)
+    torch.set_deterministic_debug_mode(deterministic)
     try:
         client = build()
         at = home(client) if home else Home(client.model.layout)

@@ -117,7 +117,7 @@ def _check_gpu_memory(config: Config, add: Add) -> None:
     )
     if config.train.jobs_per_gpu > 1:
         detail += f"; times {config.train.jobs_per_gpu} jobs"
-    smallest = min((gpu.memory_mb * 2**20 for gpu in gpus()), default=None)
+    smallest = min((gpu.memory_mb * 2**20 for gpu in gpus() if gpu.memory_mb), default=None)
     if smallest is None:
         add("ok", "gpu memory", detail)
     elif needed < smallest:
