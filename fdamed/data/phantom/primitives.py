@@ -29,21 +29,13 @@ TREE_SIZE = 320
 
 def step(distance: Field, width: Length) -> Field:
     """0 to 1 over `width` around distance 0, smooth; without exp, which would cost more than all the rest."""
-    t: Field = distance / width
-    t += 0.5
-    t.clip(0, 1, out=t)
-    slope = 2 * t
-    np.subtract(3, slope, out=slope)
-    t *= t
-    t *= slope
-    return t
+    t: Field = np.clip(distance / width + 0.5, 0, 1)
+    return t * t * (3 - 2 * t)
 
 
 def path_length(q: Field) -> Field:
     """Relative path through an ellipsoid whose border is q = 1: a sharp rim and a flat middle."""
-    inside: Field = 1 - q
-    inside.clip(0, None, out=inside)
-    return np.sqrt(inside, out=inside)
+    return np.sqrt(np.maximum(1 - q, 0))
 
 
 def ellipsoid(x: Field, y: Field, center: tuple[Length, Length], radii: tuple[Length, Length]) -> Field:
