@@ -39,7 +39,7 @@ SHARED: dict[str, dict[str, Any]] = {
     "--workers": {"type": "int", "help": "decoding processes (default: one for each available core)"},
     "--json": {"action": "store_true", "help": "print JSON on standard output"},
 }
-LEFT_OUT = "left out at "
+LEFT_OUT, BEFORE = "left out at ", "before training: "
 """How the lines begin that `fdamed run` shows."""
 TYPES = {"int": int, "float": float, "path": Path}
 

@@ -83,6 +83,18 @@ def test_the_split_prints_no_rows_that_are_left_out_while_a_count_is_held_back(
     assert all("(" in line for line in printed()), "public images have numbers"
 
 
+def test_the_split_says_before_training_what_the_study_cannot_show(
+    study: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    main(["ingest", "--config", str(study)])
+    main(["split", "--config", str(study)])
+    said = [line for line in capfd.readouterr().out.splitlines() if line.startswith("before training: ")]
+    assert [line.partition(": ")[2].split(":")[0] for line in said] == [
+        "the test part of Edema has fewer than 11 patients, or images of a class",
+        "fewer than 11 patients, or images of a class, so that counts and scores are not shown",
+    ]
+
+
 def test_a_raw_tree_becomes_manifests_that_keep_patients_apart(study: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert main(["ingest", "--config", str(study)]) == 0
     assert main(["split", "--config", str(study)]) == 0

@@ -86,8 +86,10 @@ def test_of_a_log_below_the_clients_only_the_path_is_shown(tmp_path: Path, place
     )
 
 
-def test_what_was_left_out_is_shown_at_once() -> None:
-    line = "left out at Nord: TRUNCATED (1 to 10)"
+@pytest.mark.parametrize(
+    "line", ["left out at Nord: TRUNCATED (1 to 10)", "before training: one seed: a difference cannot be seen"]
+)
+def test_what_was_left_out_and_cannot_be_shown_is_said_at_once(line: str) -> None:
     assert Progress().read(line, 0.0) == line
 
 

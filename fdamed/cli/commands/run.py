@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
-from fdamed.cli.options import LEFT_OUT, read_config
+from fdamed.cli.options import BEFORE, LEFT_OUT, read_config
 from fdamed.core.files import private
 from fdamed.core.gpus import usable
 from fdamed.core.progress import EVERY, console
@@ -137,7 +137,7 @@ class Progress:
             known = reason and reason in self._reasons
             self._reasons.add(reason)
             return f"failed: {rule}{place}" + ("\n    for the same reason as above" if known else reason)
-        elif line.startswith(LEFT_OUT):
+        elif line.startswith((LEFT_OUT, BEFORE)):
             return line
         elif line.startswith("Nothing to be done"):
             return "everything is up to date"

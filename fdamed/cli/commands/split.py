@@ -10,7 +10,7 @@ import argparse
 import dataclasses
 import logging
 
-from fdamed.cli.options import print_left_out, read_config
+from fdamed.cli.options import BEFORE, print_left_out, read_config
 from fdamed.config.split import Split
 from fdamed.config.study import Config
 from fdamed.core.counts import write_counts
@@ -20,6 +20,7 @@ from fdamed.core.parts import TRAINED
 from fdamed.data.splitting.cohort import build
 from fdamed.data.splitting.leakage import check_manifests
 from fdamed.pipeline.checks.cohort import constant_heads, describe
+from fdamed.pipeline.checks.power import power_findings
 from fdamed.pipeline.paths import Places, clinical, rows_in, write_rows
 
 log = logging.getLogger(__name__)
@@ -63,3 +64,6 @@ def write(config: Config, split: Split, places: Places) -> None:
     for client, frame in cohort.manifests.items():
         log.info(f"{client}: {int(frame['split'].isin(TRAINED).sum())} images to train on")
         print_left_out(client, cohort.left_out.get(client, {}), config.smallest_cell, client in hidden)
+    for status, _, found in power_findings(config, cohort.manifests):
+        if status == "warn":
+            print(f"{BEFORE}{found}", flush=True)

@@ -15,7 +15,7 @@ from fdamed.config.loader import catalog
 from fdamed.config.policy_checks import check_minimum
 from fdamed.config.runs import candidates
 from fdamed.config.study import Config
-from fdamed.core.disclosure import hides, hides_classes, hides_flow, released_counts, small, vague, vague_reasons
+from fdamed.core.disclosure import hides_flow, released_counts, small, vague, vague_reasons
 from fdamed.core.errors import FdamedError
 from fdamed.core.files import free, megabytes
 from fdamed.core.gpus import takes_gpu
@@ -25,21 +25,17 @@ from fdamed.data.ingestion import check_files, read_rows
 from fdamed.data.row_reader import Rejects
 from fdamed.data.splitting.assignment import Keys
 from fdamed.data.splitting.cohort import build, truths, truths_per_patient
-from fdamed.evaluation.calibration import PER_BIN, POINTS
-from fdamed.evaluation.comparison import power
 from fdamed.evaluation.intervals import counted, listed
 from fdamed.evaluation.protocol import TOTAL, sizes
-from fdamed.evaluation.subgroups import groups
 from fdamed.pipeline.checks.cohort import constant_heads
 from fdamed.pipeline.checks.cohort import counted as counted_parts
+from fdamed.pipeline.checks.power import power_findings
 from fdamed.pipeline.paths import Places, clinical
 from fdamed.pipeline.speed import images_to_train, seconds_per_image
 from fdamed.pipeline.tuning.validation_parts import choosers
 
 SAMPLE = 200
 """Files to open."""
-LARGE = 0.1
-"""A study that can show only larger differences of AUC can hardly show that two methods differ."""
 MANY, SHORT = 10, 15.0
 """Several trainings should share a job if there are so many, and one takes fewer seconds: a job takes 6 s to start."""
 SALT = "doctor"
@@ -154,7 +150,8 @@ def _check_clients(config: Config, index: pd.DataFrame, findings: Findings) -> N
         findings.add("warn", "heads", note)
     findings.add("ok", "hospitals", f"the data can be split into {len(cohort.manifests)} hospitals by {split.by}")
     _check_minimum(config, {client: found["images"] for client, found in counts.items()}, findings)
-    _check_power(config, cohort.manifests, findings)
+    for found in power_findings(config, cohort.manifests):
+        findings.add(*found)
     _check_tuning(config, counts, findings)
     _check_jobs(config, {client: found["images"] for client, found in counts.items()}, findings)
     cache, left = sum(map(len, cohort.manifests.values())) * config.image.size**2, free(Path(config.results))
@@ -191,66 +188,6 @@ def _check_minimum(config: Config, sizes: dict[str, dict[str, int]], findings: F
         images, steps = config.minimum.images, config.minimum.steps
         least = f"{counted(images, 'image')} and {counted(steps, 'step')} a round"
         findings.add("ok", "minimum", f"every hospital has at least {least}")
-
-
-def _check_power(config: Config, manifests: Mapping[str, pd.DataFrame], findings: Findings) -> None:
-    """What each target's test part can show, what will be suppressed, and what its validation part can choose."""
-    smallest, seeds, runs = config.smallest_cell, len(config.seeds), len(config.expanded_runs())
-    pairs = max(1, runs * (runs - 1) // 2)
-    for target in config.split.targets:
-        test, val = (manifests[target][manifests[target]["split"] == part] for part in ("test", "val"))
-        if hides(len(test), int(test["y"].sum()), smallest, int(test["patient"].nunique())):
-            few = f"fewer than {smallest} patients, or images of a class"
-            detail = f"the test part of {target} has {few}: no score will be shown"
-            cure = "give it more test images (split.test), or write `privacy: public` if the images are public"
-            findings.add("warn", "suppressed", f"{detail}; {cure}")
-            continue
-        ill, well = (int(test[test["y"] == y]["patient"].nunique()) for y in (1, 0))
-        shown = f"{ill:,} positive and {well:,} negative test patients"
-        if hides_classes(counted_parts(manifests[target]), smallest) or small(ill, smallest) or small(well, smallest):
-            patients = int(test["patient"].nunique())
-            ill, well = patients // 2, patients - patients // 2  # else they would follow from the points
-            shown = f"at best (if half of them are positive), the {patients:,} test patients"
-        points = 100 * power.expected(ill, well, seeds).smallest_difference(pairs)
-        detail = (
-            f"{shown} of {target} and "
-            f"{counted(seeds, 'seed')} can show a difference of {points:.0f} points of AUC between two of "
-            f"{counted(runs, 'run')} (80% power, {counted(pairs, 'pair')}; assumed: AUC {power.AUC}, correlation "
-            f"{power.CORRELATION}, standard deviation over seeds {power.SEEDS})"
-        )
-        findings.add("ok" if points <= 100 * LARGE else "warn", "power", detail)
-        _check_sections(test, target, smallest, findings)
-        if seeds == 1:
-            findings.add(
-                "warn", "seeds", "one seed: a difference between methods cannot be distinguished from random variation"
-            )
-        if not power.can_choose(len(val), int(val["patient"].nunique()), int(val["y"].sum())):
-            detail = f"the validation part of {target} ({vague(len(val), smallest)} images) is too small to choose by"
-            findings.add("warn", "validation", f"{detail}: no round will be chosen and no model registered (split.val)")
-    hidden = [
-        f"{client} ({part})"
-        for client, frame in manifests.items()
-        for part, rows in frame.groupby("split")
-        if hides(len(rows), int(rows["y"].sum()), smallest, int(rows["patient"].nunique()))
-    ]
-    if hidden:
-        few = f"fewer than {smallest} patients, or images of a class"
-        detail = f"{few}, so that counts and scores are not shown: {listed(hidden, 6)}"
-        findings.add(
-            "warn", "small counts", f"{detail}; all of them stay in clients/*/counts.json and clients/*/scores"
-        )
-
-
-def _check_sections(test: pd.DataFrame, target: str, smallest: int, findings: Findings) -> None:
-    """Whether the report can show subgroups and calibration of a target."""
-    missing = []
-    if not any(len(group.by) == 1 for group in groups(test, smallest)):
-        missing.append(f"subgroups (each needs {smallest} patients, and images of both classes)")
-    ill = int(test["y"].sum())
-    if min(len(test) // PER_BIN, ill // smallest, (len(test) - ill) // smallest) < POINTS:
-        missing.append(f"calibration (it needs {POINTS} times {PER_BIN} test images of both classes)")
-    if missing:
-        findings.add("warn", "report", f"the test part of {target} is small: without {listed(missing)}")
 
 
 def _check_tuning(config: Config, counts: Mapping[str, Any], findings: Findings) -> None:
