@@ -36,15 +36,15 @@ def pinned() -> dict[str, dict[str, Any]]:
     return json.loads(FILE.read_text(encoding="utf-8")) if FILE.is_file() else {}
 
 
-def check(section: str, case: str, found: Found) -> None:
-    """Compare with the pin, or write it when asked to."""
+def check(section: str, case: str, found: Found, close: float = CLOSE) -> None:
+    """Compare with the pin, or write it when asked to; `close` instead of CLOSE for a case that is chaotic."""
     if BITS:
         _compare_bits(Path(BITS), f"{section}: {case}", {name: _bits(value) for name, value in found.items()})
     shown = {
         name: value if isinstance(value, str) else [value[0], *_summary(value[1])] for name, value in found.items()
     }
     pin = pinned().get(section, {}).get(case)
-    changed = sorted(k for k in shown.keys() | (pin or {}) if not _alike((pin or {}).get(k), shown.get(k)))
+    changed = sorted(k for k in shown.keys() | (pin or {}) if not _alike((pin or {}).get(k), shown.get(k), close))
     if REPIN:
         if changed:
             _write(section, case, shown)
@@ -101,10 +101,10 @@ def _summary(values: np.ndarray) -> list[float]:
     return [float(f"{x:.6g}") for x in (float(np.linalg.norm(values)), *sums)]
 
 
-def _alike(pin: Any, found: Any) -> bool:
+def _alike(pin: Any, found: Any, close: float) -> bool:
     if not isinstance(pin, list) or not isinstance(found, list) or pin[0] != found[0]:
         return bool(pin == found)
-    return bool(np.allclose(pin[1:], found[1:], rtol=0.0, atol=CLOSE * pin[1] + 1e-12))
+    return bool(np.allclose(pin[1:], found[1:], rtol=0.0, atol=close * pin[1] + 1e-12))
 
 
 def _digest(text: str) -> str:
