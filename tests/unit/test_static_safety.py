@@ -153,7 +153,7 @@ def test_the_settings_are_those_that_the_libraries_read() -> None:
     where = {"TORCH": "torch/serialization.py", "MONAI": "monai/utils/module.py"}
     where |= {"CUBLAS": "torch/backends/cuda/__init__.py"}
     where |= {"MLFLOW": "mlflow/environment_variables.py", "DO": "mlflow/telemetry/utils.py"}
-    for name in fresh:
+    for name in fresh.keys() - {"CUDA_DEVICE_ORDER"}:  # the driver reads it, of which there is no text here
         library, _, file = where[name.split("_")[0]].partition("/")
         found = importlib.util.find_spec(library)
         assert found is not None and found.origin is not None
