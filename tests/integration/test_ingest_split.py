@@ -12,11 +12,15 @@ import pandas as pd
 import pytest
 import yaml
 
+from fdamed.cli.commands.split import write as write_split
 from fdamed.cli.main import main
+from fdamed.config.loader import load
 from fdamed.config.split import Split
 from fdamed.config.study import Config
 from fdamed.data.manifest import content_hash
 from fdamed.data.splitting.leakage import check_manifests
+from fdamed.pipeline.hospitals.site import own_split
+from fdamed.pipeline.paths import Places
 from tests.support.raw_trees import CHEXPERT_HEADER, chexpert_row, write_image, write_table
 
 RELEASE = "CheXpert-v1.0-small"
@@ -93,6 +97,14 @@ def test_the_split_says_before_training_what_the_study_cannot_show(
         "the test part of Edema has fewer than 11 patients, or images of a class",
         "fewer than 11 patients, or images of a class, so that counts and scores are not shown",
     ]
+
+
+def test_a_hospital_apart_that_is_no_target_splits_its_own_images(study: Path) -> None:
+    main(["ingest", "--config", str(study)])
+    config = load(study)
+    assert isinstance(config.split, Split)
+    write_split(config, own_split(config, "Lesion"), Places.of(config))
+    assert (study.parent / "results/small/clients/Lesion/manifest.parquet").is_file()
 
 
 def test_a_raw_tree_becomes_manifests_that_keep_patients_apart(study: Path, capfd: pytest.CaptureFixture[str]) -> None:

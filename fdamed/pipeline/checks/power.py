@@ -24,7 +24,7 @@ def power_findings(config: Config, manifests: Mapping[str, pd.DataFrame]) -> Ite
     """What each target's test part can show, what will be suppressed, and what its validation part can choose."""
     smallest, seeds, runs = config.smallest_cell, len(config.seeds), len(config.expanded_runs())
     pairs = max(1, runs * (runs - 1) // 2)
-    for target in config.split.targets:
+    for target in [name for name in config.split.targets if name in manifests]:  # a hospital apart has its own alone
         test, val = (manifests[target][manifests[target]["split"] == part] for part in ("test", "val"))
         if hides(len(test), int(test["y"].sum()), smallest, int(test["patient"].nunique())):
             few = f"fewer than {smallest} patients, or images of a class"
