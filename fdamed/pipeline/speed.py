@@ -26,6 +26,7 @@ from fdamed.data.loader import Labeled
 from fdamed.models.backbone import build, initialize
 from fdamed.models.flat import FlatModel
 from fdamed.pipeline.paths import Places
+from fdamed.training.determinism import deterministic
 from fdamed.training.input import as_input
 from fdamed.training.local import PREDICTED, fit
 from fdamed.training.precision import HALF, allow_tf32, autocast
@@ -67,9 +68,9 @@ def measure(config: Config, device: torch.device, seconds: float) -> Speed:
     model = FlatModel(network, device)
 
     def trained() -> None:
-        torch.set_deterministic_debug_mode("warn")  # as in `fdamed federate`
+        deterministic()  # as in `fdamed federate`
         fit(model, data, recipe, Stream(0), precision=precision)
-        torch.set_deterministic_debug_mode("default")
+        deterministic("default")
 
     ways = trained, _bare(config, data, device)
     pairs: list[tuple[float, float]] = []

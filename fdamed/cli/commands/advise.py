@@ -43,6 +43,7 @@ from fdamed.theory.advice import explain, recommend
 from fdamed.theory.delta_error import Rule
 from fdamed.theory.survey import survey
 from fdamed.theory.trials import InFold, TrialServer, drops, without_fold
+from fdamed.training.determinism import deterministic
 
 log = logging.getLogger(__name__)
 GROUP = "prepare", 11
@@ -132,7 +133,7 @@ class Stage:
 def advise(config: Config, target: str, seed: int, threads: int) -> dict[str, Any]:
     """Train a warm-up, survey the hospitals, try the runs; write advice/{target}.json, .ledger.jsonl and .svg."""
     torch.set_num_threads(threads)
-    torch.set_deterministic_debug_mode("warn")  # use_deterministic_algorithms imports the compiler: 2 s of CPU
+    deterministic()
     places, stage = Places.of(config), Stage(config, target, seed, threads, resident(config))
     theta = weights_in(places.init(seed) / "theta.safetensors", "init", stage.model.layout)
     try:

@@ -35,6 +35,7 @@ from fdamed.pipeline.paths import needed, weights_in
 from fdamed.pipeline.phases import Job, Phase, clear, phases, train
 from fdamed.pipeline.selection import StudyRun
 from fdamed.pipeline.tuning.validation_parts import check_validation
+from fdamed.training.determinism import deterministic
 
 GROUP = "run", 2
 OPTIONS = {
@@ -84,7 +85,7 @@ def train_or_restore(one: StudyRun, threads: int, in_batch: bool, wire: Wire | N
 def federate(one: StudyRun, threads: int, wire: Wire | None = None) -> None:
     """Train, phase by phase, and write the run's folder; `wire`: to hospitals elsewhere."""
     torch.set_num_threads(threads)
-    torch.set_deterministic_debug_mode("warn")  # use_deterministic_algorithms imports the compiler: 2 s of CPU
+    deterministic()
     config, spec, folder, places = one.config, one.spec, one.folder, one.places
     model, plan = resident(without_gpu(config) if wire else config, spec), phases(config, spec)
     cohort = read_json(needed(places.root / "cohort.json", "split"))

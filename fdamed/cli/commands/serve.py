@@ -96,13 +96,14 @@ def resident(file: Path) -> None:
     from fdamed.federation.secure_sums.certificates import Certificates
     from fdamed.federation.transport.local_socket import answer_all, socket_of
     from fdamed.pipeline.hospitals.resident import Hospital
+    from fdamed.training.determinism import deterministic
 
     end_with_parent()
     site = load_site(file)
     study = study_of(site)
     hospital = Hospital(site, study, Certificates.of(Path(site.kit), study.split.clients))
     torch.set_num_threads(hospital.threads)
-    torch.set_deterministic_debug_mode("warn")
+    deterministic()
     answer_all(socket_of(hospital.folder), hospital.answer)
 
 

@@ -22,6 +22,7 @@ from fdamed.federation.storage.client_state import pack_state, unpack_state
 from fdamed.federation.transport.endpoint import error_reply, handle_request
 from fdamed.federation.transport.wire import ByteTransport, Wire, reply_body
 from fdamed.models.flat import Layout
+from fdamed.training.determinism import deterministic
 
 log = logging.getLogger(__name__)
 Homes = Mapping[str, Callable[[Client], Home]]
@@ -114,17 +115,17 @@ def _serve(
     home: Callable[[Client], Home] | None,
     method: str,
     threads: int,
-    deterministic: int,
+    mode: int,
 ) -> None:
     """A client's process: answer until the pipe is closed. `build` imports the steps.
 
-    `deterministic`: the debug mode of torch in the server's process.
+    `mode`: torch's debug mode for deterministic algorithms in the server's process.
     """
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # SLURM signals every process; the server decides and closes the pipe
     if LEVEL in os.environ:  # the server's process shows its messages
         show_on_stderr()
     torch.set_num_threads(threads)
-    torch.set_deterministic_debug_mode(deterministic)
+    deterministic(mode)
     try:
         client = build()
         at = home(client) if home else Home(client.model.layout)
