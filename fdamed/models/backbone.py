@@ -44,9 +44,9 @@ class Net(nn.Module):
         return torch.relu(self.hidden(self.trunk(self._normalized(x))))
 
     def _normalized(self, x: Tensor) -> Tensor:
-        """(B, 3, S, S); inside the network, so that every form in which it is exported does the same."""
+        """(B, 1 or 3, S, S); inside the network, so that every form in which it is exported does the same."""
         if not self.imagenet:
-            return ((x - 0.5) / 0.5).expand(-1, 3, -1, -1)
+            return (x - 0.5) / 0.5
         colors = sent(torch.tensor(IMAGENET, dtype=x.dtype), x.device)[..., None, None]  # (2, 3, 1, 1)
         return (x - colors[0]) / colors[1]
 

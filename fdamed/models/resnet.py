@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 Norm = Callable[[int], nn.Module]
 """Channels -> normalization layer."""
@@ -55,14 +56,30 @@ class Bottleneck(nn.Module):
         return torch.relu_(out)
 
 
+class First(nn.Conv2d):
+    """The first convolution; a gray image stands for three equal channels.
+
+    The sum of their kernels gives the same with a third of the arithmetic.
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.shape[1] != 1:
+            return super().forward(x)
+        kernel = self.weight.sum(1, keepdim=True)
+        if self.weight.is_contiguous(memory_format=torch.channels_last):
+            # Kernels of one channel have both orders at once: torch goes by this stride, and later layers by the result.
+            kernel = kernel.squeeze(1).unsqueeze(3).permute(0, 3, 1, 2)
+        return F.conv2d(x, kernel, None, self.stride, self.padding)
+
+
 class ResNet(nn.Module):
-    """Images (B, 3, S, S) -> features (B, planes[3] * expansion)."""
+    """Images (B, 1 or 3, S, S) -> features (B, planes[3] * expansion)."""
 
     def __init__(
         self, block: type[Basic | Bottleneck], blocks: Sequence[int], planes: Sequence[int], norm: Norm
     ) -> None:
         super().__init__()
-        self.conv1 = nn.Conv2d(3, planes[0], 7, stride=2, padding=3, bias=False)
+        self.conv1 = First(3, planes[0], 7, stride=2, padding=3, bias=False)
         self.bn1 = norm(planes[0])
         self.maxpool = nn.MaxPool2d(3, stride=2, padding=1)
         self.stages = [f"layer{i}" for i in range(1, len(blocks) + 1)]

@@ -67,8 +67,8 @@ def test_prediction_holds_the_input_and_the_output_of_one_layer_at_a_time() -> N
     small = gpu_memory(config(source={"lr": 0.001, "batch": 2}, target={"lr": 0.001, "batch": 2}))
     large = gpu_memory(config(source={"lr": 0.001, "batch": 512}))
     more = f"prediction of {PREDICTED} images, beyond that"
-    # The first convolution: 3 channels of 32 x 32 in, 8 of 16 x 16 out.
-    expected = PREDICTED * (3 * 32**2 + 8 * 16**2) * 4
+    # The first normalization: 8 channels of 16 x 16 in and out.
+    expected = PREDICTED * 2 * 8 * 16**2 * 4
     assert small[more] + small["activations of 2 images"] == pytest.approx(expected, rel=1e-6)
     assert large[more] == 0
 
