@@ -67,7 +67,7 @@ class First(nn.Conv2d):
             return super().forward(x)
         kernel = self.weight.sum(1, keepdim=True)
         if self.weight.is_contiguous(memory_format=torch.channels_last):
-            # Kernels of one channel have both orders at once: torch goes by this stride, and later layers by the result.
+            # One channel has both orders at once: torch goes by this stride, and later layers by the result.
             kernel = kernel.squeeze(1).unsqueeze(3).permute(0, 3, 1, 2)
         return F.conv2d(x, kernel, None, self.stride, self.padding)
 
