@@ -6,8 +6,9 @@ from dataclasses import dataclass
 
 from fdamed.evaluation.intervals import counted, listed, megabytes
 from fdamed.report.audit import visible
-from fdamed.report.headline import chosen, difference, names, score, short
+from fdamed.report.headline import chosen, short
 from fdamed.report.headline_facts import Facts
+from fdamed.report.headline_words import difference, names, score
 from fdamed.report.study import METRICS, Row
 
 NO_BEST = {
