@@ -129,8 +129,12 @@ class TableRows:
         clash = self.frame.index[self.frame.duplicated(list(key), keep=False)]
         if len(clash):
             rows = ", ".join(map(str, clash[:6])) + (", ..." if len(clash) > 6 else "")
-            what = f"rows contradict each other: they have the same {' and '.join(key)} (rows {rows})"
-            raise FdamedError(what, str(self.path), "Keep one row of each; only you can know which labels are right.")
+            varies = self.frame.loc[clash].groupby(list(key)).nunique(dropna=False).gt(1).any()
+            others = ", ".join(varies.index[varies])
+            same = " and ".join(key)
+            what = f"rows contradict each other: they have the same {same}, but differ in {others} (rows {rows})"
+            most = f"Most rows share their {same}: is it the right column? " if 2 * len(clash) > len(self.frame) else ""
+            raise FdamedError(what, str(self.path), f"{most}Keep one row of each; only you can know which is right.")
 
     def relative_paths(self, column: str, root: str) -> None:
         """Make absolute paths below the root relative to it, and backslashes, as Windows writes them, to slashes."""
