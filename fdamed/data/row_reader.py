@@ -8,6 +8,7 @@ import os
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 
@@ -107,11 +108,13 @@ class TableRows:
     frame: pd.DataFrame
     reader: RowReader
 
-    def reject(self, bad: Any, reason: str, detail: str) -> None:
-        """Take out the rows where `bad` holds."""
+    def reject(self, bad: Any, reason: str, detail: str, column: str = "") -> None:
+        """Take out the rows where `bad` holds; `column`: the list, which stays with the client, quotes its cells."""
         bad = np.asarray(bad, dtype=bool)
         if bad.any():
-            listed = ((self.path.name, str(row), reason, detail) for row in self.frame.index[bad])
+            cells = (f": {str(cell)[:60]}" for cell in self.frame.loc[bad, column]) if column else repeat("")
+            found = zip(self.frame.index[bad], cells, strict=False)
+            listed = ((self.path.name, str(row), reason, f"{detail}{cell}") for row, cell in found)
             self.reader.rejects.lines.extend(listed)
             self.frame = self.frame.loc[~bad]
 
@@ -158,7 +161,7 @@ class TableRows:
             key = f"data.values.{name}" if name != into else ""
             self.reader.rejects.explain(column, self.frame[column][bad], name, key)
         self.set(**{into: values})
-        self.reject(bad, reason or f"BAD_{into.upper()}", f"{column} holds a value that is not allowed there")
+        self.reject(bad, reason or f"BAD_{into.upper()}", f"{column} holds a value that is not allowed there", column)
 
     def parse_view(self, column: str) -> None:
         """Add `view` and `projection`."""

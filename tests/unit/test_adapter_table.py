@@ -76,6 +76,7 @@ def test_values_that_fit_nothing_refuse_their_rows(tmp_path: Path) -> None:
     rejects = Rejects()
     assert len(read_rows(data(tree(tmp_path, ROWS + odd)), "s", rejects)) == 4
     assert rejects.counts() == {"BAD_LABEL": 1, "BAD_SEX": 1, "BAD_VIEW": 1, "BLANK_ID": 1}
+    assert "Ebene holds a value that is not allowed there: schräg" in rejects.as_csv()
 
 
 @pytest.mark.parametrize(

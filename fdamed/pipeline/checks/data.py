@@ -96,6 +96,10 @@ def _check_tables(config: Config, findings: Findings) -> pd.DataFrame | None:
         limit = f"At most the share data.reject_share (now {data.reject_share:g}) of the rows may be refused."
         findings.add("fail", "tables", detail, " ".join([*rejects.hints, limit]))
         return None
+    columns = getattr(data, "columns", {})
+    if columns and columns["patient"] == columns["image"]:
+        both = f"`{columns['image']}` is the column of image and patient: images of a patient may be in several parts"
+        findings.add("warn", "patients", both, "Map the column that identifies patients (data.columns.patient).")
     where = Places.of(config).root / "clients" / "rejects.csv"
     findings.add("ok", "tables", f"{detail}; `fdamed ingest` lists them in {where}" if findings.refused else detail)
     return index
