@@ -219,6 +219,7 @@ class Study:
         """One for each target, their mean first where there are several."""
         here = at_target(self.scores)
         undefined = here[here["why"] != ""].set_index(["target", "run", "metric"])["why"].to_dict()
+        undefined |= {(ALL_TARGETS, run, metric): why for (_, run, metric), why in undefined.items()}
         sent = self.traffic.set_index(["target", "run"])["mb_out"].to_dict()
         sent |= {(ALL_TARGETS, run): mb for run, mb in self.traffic.groupby("run")["mb_out"].mean().items()}
         trained: dict[tuple[str, str], set[int]] = {}

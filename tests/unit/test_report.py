@@ -228,7 +228,7 @@ def test_a_rounded_auc_is_said_to_be_so_and_its_interval_holds_what_rounding_hid
     for seed, auc in enumerate((0.801, 0.802, 0.803)):
         edit(config.parent / f"clients/NC/scores/gp/NC/{seed}.json", n=60, positives=30, auc=auc)
     part = section(report(config), "scores")
-    assert "0.800 ± 0.015" in part and "The AUC is rounded to 0.01" in visible(part)
+    assert "0.800 ± 0.015" in part and "The AUC at NC is rounded to 0.01" in visible(part)
     assert part.count("the number of positives, which is hidden, would follow from it") == 1
     assert len(re.findall(r'<td class="num none" data-value="">hidden</td>', part)) == 2, "the accuracy of both runs"
 
@@ -240,6 +240,18 @@ def test_each_target_has_its_view_and_their_mean_comes_first(tmp_path: Path) -> 
     tabs = re.findall(r'<button type="button" data-view="(\d)" aria-pressed="(\w+)">([^<]+)', page)
     assert tabs == [("0", "true", ALL_TARGETS), ("1", "false", "LO"), ("2", "false", "CO"), ("3", "false", "ED")]
     assert "No method is better than all others at each of 3 targets." in visible(page)
+
+
+def test_the_mean_over_targets_says_what_is_hidden_at_one_of_them(tmp_path: Path) -> None:
+    cut = {"by": "condition", "clients": dict(list(CLIENTS.items())[:3]), "target": "each"}
+    config = write_study(tmp_path, **STUDY | {"split": cut, "seeds": [0, 1]})
+    first = next(iter(cut["clients"]))
+    positives = counts_of(config.parent, first)["positives"] | {"val": 7}
+    edit(config.parent / f"clients/{first}/counts.json", positives=positives)
+    part = section(report(config), "scores").partition('data-view="1"')[0]
+    assert "not run" not in part and '<td class="num none" data-value="">hidden</td>' in part
+    assert f"The AUC at {first} is rounded to" in part
+    assert "Not every target has enough validation images to choose a round by" in visible(part)
 
 
 def test_bytes_are_a_mean_over_the_targets_that_ran(tmp_path: Path) -> None:

@@ -43,20 +43,19 @@ def context(study: Study) -> dict[str, Any]:
 
 
 def held_back(study: Study, view: View) -> dict[str, Any]:
-    """Which scores of which runs are hidden at a target and why, and the rounding step of the AUC."""
+    """Which scores of which runs are hidden and why, and the targets whose AUC is rounded, with the step."""
     rows, hidden, reasons = (*view.plain, *view.swept), dict[str, list[str]](), dict[str, dict[str, None]]()
     for row in rows:
         for metric in study.metrics:
             if row.scores[metric].mean is None and row.why[metric].startswith(SUPPRESSED):
                 hidden.setdefault(row.run, []).append(metric)
                 reasons.setdefault(row.why[metric].removeprefix(f"{SUPPRESSED}: "), {})[METRICS[metric]] = None
-    here = (
-        study.scores[study.scores["target"] == view.name] if view.name in study.config.split.targets else study.scores
-    )
+    steps = study.scores.groupby("target", sort=False)[STEP].max()
+    coarse = steps[(steps > 0) & ((view.name == run_tables.ALL_TARGETS) | (steps.index == view.name))]
     return {
         "hidden": hidden,
         "reasons": [(list(names), why) for why, names in reasons.items()],
-        "step": float(here[STEP].max()) if len(here) else 0.0,
+        "rounded": [(str(target), step) for target, step in coarse.items()],
     }
 
 
