@@ -37,6 +37,10 @@ def check_sections(config: Config) -> None:
         raise ValueError(f"`split.by: {split.by}` does not fit `data.layout: {data.layout}`")
     if isinstance(data, Benchmark) and isinstance(split, Partition):
         _all_known("split", split.sets, data.domains, "`data.domains`")
+    elif (key := {v: k for k, v in getattr(data, "columns", {}).items() if v != k}.get(split.by)) is not None:
+        raise ValueError(
+            f"`split.by: {split.by}` is a column of the table, which is mapped to `{key}`: write `by: {key}`"
+        )
     elif model.backbone == "mlp" or model.channels != 1:
         raise ValueError("radiographs are gray images: set `model.channels: 1` and choose a cnn or a ResNet")
     if model.backbone == "cnn" and model.side != config.image.size:

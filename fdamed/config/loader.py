@@ -34,11 +34,30 @@ def catalog() -> dict[str, dict[str, Any]]:
 
 def load(*paths: Path | str, variant: str | None = None) -> Config:
     """Read configuration files, later ones over earlier ones, choose a variant, and check everything."""
+    chosen = {} if variant is None else {"variant": variant}
+    return parse(merged(*paths) | chosen, where=", ".join(str(p) for p in paths))
+
+
+def merged(*paths: Path | str) -> dict[str, Any]:
+    """The keys of configuration files, later ones over earlier ones, not yet checked."""
     raw: dict[str, Any] = {}
     for path in paths:
-        raw = _merge(raw, read(Path(path)))
-    chosen = {} if variant is None else {"variant": variant}
-    return parse(raw | chosen, where=", ".join(str(p) for p in paths))
+        content = read(Path(path))
+        for section in (("runs",), ("split", "clients")):
+            before, now = _at(raw, section), _at(content, section)
+            for name in (name for name, entry in now.items() if entry is None and name not in before):
+                what = f"`{'.'.join(section)}.{name}` is empty, and no earlier file has it"
+                fix = f"Write `{name}: {{}}` for a run without options, a value for a client, or remove the line."
+                raise FdamedError(what, str(path), fix)
+        raw = _merge(raw, content)
+    return raw
+
+
+def _at(content: Any, section: tuple[str, ...]) -> dict[Any, Any]:
+    """A section of a file, or nothing."""
+    for key in section:
+        content = content.get(key) if isinstance(content, dict) else None
+    return content if isinstance(content, dict) else {}
 
 
 def parse(raw: dict[str, Any], where: str) -> Config:
@@ -78,7 +97,10 @@ def _yaml_hint(error: Exception) -> str:
     if "'\\t'" in error.problem:
         return f"Line {line} begins with a tab: indent with spaces. "
     if "expected <block end>" in error.problem or "mapping values are not allowed" in error.problem:
-        return f"Indent line {line} like the other keys of its section; text with a colon needs quotes. "
+        return (
+            f"Indent line {line} like the other keys of its section, and write a colon behind every key, the one above "
+            "it too; text with a colon needs quotes. "
+        )
     return ""
 
 

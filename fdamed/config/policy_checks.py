@@ -134,11 +134,15 @@ def _minimum_problems(
                 steps = None if entry.get("classical") else local_steps(n, recipe)
                 refused = config.minimum.refusal(client, n, steps)
                 if refused:
-                    few = n < config.minimum.images
+                    few, what = n < config.minimum.images, refused.what
                     fix = refused.fix if few else too_few_steps_fix(name, phase, config, recipe, n)
+                    if few and client == target and entry["target_labels"] and not entry["every_target_label"]:
+                        key = f"runs.{name}.labeled" if phase.labeled else "split.labeled"
+                        what = what.replace(" images;", f" labeled images to train on ({key});", 1)
+                        fix = f"Write `{key}: {config.minimum.images}` or more. Or: {fix}"
                     if few and client not in config.split.targets and getattr(config.split, "held_out", "") == "all":
                         fix = f"Write `split.held_out: targets`, so that sources train on all their images. Or: {fix}"
-                    yield f"`runs.{name}`, target {target}: {refused.what}", fix
+                    yield f"`runs.{name}`, target {target}: {what}", fix
 
 
 def too_few_steps_fix(name: str, phase: Run, config: Config, recipe: Recipe, images: int) -> str:

@@ -65,6 +65,8 @@ class Published(Strict):
 
 def _policy(given: Any) -> Any:
     """`privacy: public` in full."""
+    if isinstance(given, str) and given != "public":
+        raise ValueError("should be a section with keys, or `public` for images without anybody to protect")
     return {"public": True} if given == "public" else given
 
 

@@ -41,6 +41,8 @@ COUNTED = ("n", "positives", "patients")
 AUC = "auc"
 """The one score that says nothing about the share of positives: a model that finds all images negative has the
 accuracy 1 - share, the average precision share, and if it is sure, that Brier score."""
+STEP = "step"
+"""In a file of scores that may be shown: the rounding step of its AUC, where it has fewer decimals than elsewhere."""
 FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "\0")
 
 
@@ -195,7 +197,7 @@ def released_score(score: Mapping[str, Any], hidden: str, smallest: int, classes
     return (
         about
         | dict.fromkeys(names)
-        | {AUC: rounded(score[AUC], decimals), "why": {k: v for k, v in why.items() if v}}
+        | {AUC: rounded(score[AUC], decimals), STEP: 10.0**-decimals, "why": {k: v for k, v in why.items() if v}}
         | {"bootstrap": {k: drawn[k] for k in ("level", "replicates") if k in drawn} | {"intervals": intervals}}
     )
 

@@ -50,7 +50,8 @@ def no_folder(folder: Path) -> str:
     """`there is no such folder`, with the most similar name where the path first fails."""
     first = next((p for p in (*reversed(folder.parents), folder) if not p.exists()), folder)
     beside = [p.name for p in first.parent.iterdir() if p.is_dir()][:1000] if first.parent.is_dir() else []
-    return f"there is no such folder{nearest(first.name, beside, 0.5)}"
+    near = difflib.get_close_matches(first.name, beside, n=1, cutoff=0.5)
+    return "there is no such folder" + (f" (did you mean `{first.with_name(near[0])}`?)" if near else "")
 
 
 def memory_error(error: Exception, doing: str, where: str, batches: str) -> FdamedError | None:

@@ -8,6 +8,7 @@ import os
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 
@@ -107,11 +108,13 @@ class TableRows:
     frame: pd.DataFrame
     reader: RowReader
 
-    def reject(self, bad: Any, reason: str, detail: str) -> None:
-        """Take out the rows where `bad` holds."""
+    def reject(self, bad: Any, reason: str, detail: str, column: str = "") -> None:
+        """Take out the rows where `bad` holds; `column`: the list, which stays with the client, quotes its cells."""
         bad = np.asarray(bad, dtype=bool)
         if bad.any():
-            listed = ((self.path.name, str(row), reason, detail) for row in self.frame.index[bad])
+            cells = (f": {str(cell)[:60]}" for cell in self.frame.loc[bad, column]) if column else repeat("")
+            found = zip(self.frame.index[bad], cells, strict=False)
+            listed = ((self.path.name, str(row), reason, f"{detail}{cell}") for row, cell in found)
             self.reader.rejects.lines.extend(listed)
             self.frame = self.frame.loc[~bad]
 
@@ -129,8 +132,12 @@ class TableRows:
         clash = self.frame.index[self.frame.duplicated(list(key), keep=False)]
         if len(clash):
             rows = ", ".join(map(str, clash[:6])) + (", ..." if len(clash) > 6 else "")
-            what = f"rows contradict each other: they have the same {' and '.join(key)} (rows {rows})"
-            raise FdamedError(what, str(self.path), "Keep one row of each; only you can know which labels are right.")
+            varies = self.frame.loc[clash].groupby(list(key)).nunique(dropna=False).gt(1).any()
+            others = ", ".join(varies.index[varies])
+            same = " and ".join(key)
+            what = f"rows contradict each other: they have the same {same}, but differ in {others} (rows {rows})"
+            most = f"Most rows share their {same}: is it the right column? " if 2 * len(clash) > len(self.frame) else ""
+            raise FdamedError(what, str(self.path), f"{most}Keep one row of each; only you can know which is right.")
 
     def relative_paths(self, column: str, root: str) -> None:
         """Make absolute paths below the root relative to it, and backslashes, as Windows writes them, to slashes."""
@@ -154,7 +161,7 @@ class TableRows:
             key = f"data.values.{name}" if name != into else ""
             self.reader.rejects.explain(column, self.frame[column][bad], name, key)
         self.set(**{into: values})
-        self.reject(bad, reason or f"BAD_{into.upper()}", f"{column} holds a value that is not allowed there")
+        self.reject(bad, reason or f"BAD_{into.upper()}", f"{column} holds a value that is not allowed there", column)
 
     def parse_view(self, column: str) -> None:
         """Add `view` and `projection`."""

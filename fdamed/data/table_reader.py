@@ -57,6 +57,9 @@ def _nearest_table(path: Path) -> str:
     above = {p.name: f"../{p.name}" for p in path.parent.parent.glob("*") if p.suffix.lower() in TABLES}
     names = dict([*above.items(), *beside.items()][-1000:])
     near = difflib.get_close_matches(path.name, names, n=3, cutoff=0.5)
+    folders = sorted(p for p in path.parent.iterdir() if p.is_dir())[:1000] if path.name not in near else []
+    if below := [folder for folder in folders if (folder / path.name).is_file()]:
+        return f"It is in a folder below: set data.root to {below[0]}."
     if near:
         return f"Nearest names there: {', '.join(names[name] for name in near)}."
     return (

@@ -41,14 +41,17 @@ class Interval:
         return self.low <= other.high and other.low <= self.high
 
 
-def over_seeds(values: Iterable[float | None]) -> Interval:
-    """Mean and t-interval of repeated runs; undefined values are left out."""
+def over_seeds(values: Iterable[float | None], step: float = 0.0) -> Interval:
+    """Mean and t-interval of repeated runs; undefined values are left out.
+
+    Values that are shown with a rounding step get the widest interval that those before rounding may have.
+    """
     given = np.array(list(values), dtype=np.float64)  # None becomes NaN
     known = given[np.isfinite(given)]
     n = len(known)
     if n < 2:
         return Interval(float(known[0]) if n else None, None, n)
-    half = float(t_factor(np.array(n))) * float(known.std(ddof=1))
+    half = float(t_factor(np.array(n))) * (float(known.std(ddof=1)) + float(from_rounding(step, np.array(n))))
     return Interval(float(known.mean()), half, n)
 
 
@@ -57,6 +60,11 @@ def t_factor(n: NDArray[np.int64]) -> NDArray[np.float64]:
     from scipy.special import stdtrit
 
     return np.asarray(stdtrit(n - 1, 0.5 + LEVEL / 2) / np.sqrt(n))
+
+
+def from_rounding(step: Any, n: NDArray[np.int64]) -> NDArray[np.float64]:
+    """The most by which rounding to a step can have lowered the standard deviation of `n` values; n: 2 or more."""
+    return np.asarray(step / 2 * np.sqrt(n / np.maximum(n - 1, 1)))
 
 
 def clipped(score: Interval) -> tuple[float | None, float | None]:
@@ -120,7 +128,7 @@ def fixed(value: float, digits: int = 2, sign: str = "") -> str:
 
 
 def signed(value: float | None, digits: int = 1) -> str:
-    return "–" if value is None else minus(f"{value:+.{digits}f}")
+    return "–" if value is None else fixed(value, digits, "+")
 
 
 def ends(estimate: Mapping[str, Any], digits: int = 2, factor: float = 1.0, sign: str = "") -> str:

@@ -13,11 +13,11 @@ from fdamed.config.policy_checks import training_images
 from fdamed.config.privacy import local_steps
 from fdamed.config.runs import MAIN, THEN
 from fdamed.config.study import Config
-from fdamed.core.disclosure import small
+from fdamed.core.disclosure import STEP, small
 from fdamed.core.run_record import Record, Row
 from fdamed.data.manifest import PARTS
 from fdamed.evaluation.intervals import Interval
-from fdamed.evaluation.run_tables import summary
+from fdamed.evaluation.run_tables import step_of, summary
 
 CHOSEN = {"auc": "test/auc", "acc": "test/acc", "round": "round"}
 TOTAL = "total"
@@ -48,8 +48,8 @@ def at_chosen_round(records: Iterable[Record]) -> dict[tuple[str, str, str], Int
         row = chosen_round(last_phase)
         if row is not None:
             head = (record.run, record.target, record.target, record.seed)
-            rows += [(*head, name, row[key]) for name, key in CHOSEN.items() if key in row]
-    frame = pd.DataFrame(rows, columns=["run", "target", "client", "seed", "metric", "value"])
+            rows += [(*head, name, row[key], step_of(record)) for name, key in CHOSEN.items() if key in row]
+    frame = pd.DataFrame(rows, columns=["run", "target", "client", "seed", "metric", "value", STEP])
     return summary(frame.astype({"value": "float64"}), list(CHOSEN))
 
 

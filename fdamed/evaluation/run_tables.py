@@ -7,8 +7,9 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 import pandas as pd
 
+from fdamed.core.disclosure import STEP
 from fdamed.core.run_record import Record
-from fdamed.evaluation.intervals import Interval, clipped, over_seeds, t_factor
+from fdamed.evaluation.intervals import Interval, clipped, from_rounding, over_seeds, t_factor
 from fdamed.evaluation.metrics import TWO
 
 ALL_TARGETS = "mean of all targets"
@@ -17,7 +18,10 @@ ENDS = ["mean", "low", "high", "seeds"]
 
 
 def tidy(records: Iterable[Record]) -> pd.DataFrame:
-    """One row per run, target, seed, client and score: value (or `why` not), interval over patients."""
+    """One row per run, target, seed, client and score: value (or `why` not), interval over patients.
+
+    `step`: that to which the value is rounded; 0: it has all digits that a file of scores may have.
+    """
     rows = []
     for record in records:
         for client, score in record.scores.items():
@@ -26,12 +30,17 @@ def tidy(records: Iterable[Record]) -> pd.DataFrame:
             for metric in [name for name in TWO if name in score]:
                 if score[metric] is None:
                     why = score["why"].get(metric, "undefined")
-                    rows.append((*head, metric, np.nan, np.nan, np.nan, why))
+                    rows.append((*head, metric, np.nan, np.nan, np.nan, 0.0, why))
                 else:
                     low, high = ends.get(metric) or (np.nan, np.nan)
-                    rows.append((*head, metric, float(score[metric]), low, high, ""))
-    columns = ["run", "method", "target", "seed", "client", "split", "metric", "value", "low", "high", "why"]
-    return pd.DataFrame(rows, columns=columns)
+                    rows.append((*head, metric, float(score[metric]), low, high, score.get(STEP, 0.0), ""))
+    columns = ["run", "method", "target", "seed", "client", "split", "metric", "value", "low", "high"]
+    return pd.DataFrame(rows, columns=[*columns, STEP, "why"])
+
+
+def step_of(record: Record) -> float:
+    """That to which the AUC of a run at its target is rounded."""
+    return float(record.scores.get(record.target, {}).get(STEP, 0.0))
 
 
 def main_score(scores: pd.DataFrame) -> str:
@@ -60,9 +69,10 @@ def with_all_targets(frame: pd.DataFrame, keys: Sequence[str], values: Sequence[
 def summary(scores: pd.DataFrame, metrics: Sequence[str] = HEADLINE) -> dict[tuple[str, str, str], Interval]:
     """(target, run, metric) -> mean and interval over seeds, at the target and over all targets."""
     here = at_target(scores)
-    every = with_all_targets(here[here["metric"].isin(list(metrics))], ["run", "metric", "seed"])
-    keys = ["target", "run", "metric"]
-    return {(str(t), str(r), str(m)): over_seeds(v) for (t, r, m), v in every.groupby(keys, sort=False)["value"]}
+    here = here[here["metric"].isin(list(metrics))]
+    every = with_all_targets(here, ["run", "metric", "seed"], ["value", STEP])
+    grouped = every.groupby(["target", "run", "metric"], sort=False)
+    return {(str(t), str(r), str(m)): over_seeds(v["value"], v[STEP].max()) for (t, r, m), v in grouped}
 
 
 def interval_table(keys: Sequence[str], rows: Iterable[tuple[Sequence[str], Interval]]) -> pd.DataFrame:
@@ -95,16 +105,17 @@ def headline(scores: pd.DataFrame, metrics: Sequence[str] = HEADLINE) -> pd.Data
 def rounds(records: Iterable[Record], metrics: Sequence[str] = ("test/auc", "test/acc")) -> pd.DataFrame:
     """One row per target, run, metric and round: mean, low, high and seeds of what is known there."""
     parts = [
-        (r.target, r.run, metric, int(row["round"]), r.seed, row[metric])
+        (r.target, r.run, metric, int(row["round"]), r.seed, row[metric], step_of(r))
         for r in records
         for row in r.rounds
         for metric in metrics
         if metric in row
     ]
     keys = ["target", "run", "metric", "round"]
-    frame = pd.DataFrame(parts, columns=[*keys, "seed", "value"]).astype({"round": "int64", "value": "float64"})
-    every = with_all_targets(frame, [*keys[1:], "seed"]).groupby(keys, sort=False)["value"]
-    out = every.agg(["mean", "std", "count"]).reset_index().rename(columns={"count": "seeds"})
-    half = out["std"] * t_factor(out["seeds"].to_numpy())
+    frame = pd.DataFrame(parts, columns=[*keys, "seed", "value", STEP]).astype({"round": "int64", "value": "float64"})
+    every = with_all_targets(frame, [*keys[1:], "seed"], ["value", STEP]).groupby(keys, sort=False)
+    out = every["value"].agg(["mean", "std", "count"]).reset_index().rename(columns={"count": "seeds"})
+    n, step = out["seeds"].to_numpy(), every[STEP].max().to_numpy(dtype="float64")
+    half = (out["std"] + from_rounding(step, n)) * t_factor(n)
     out = out.assign(low=(out["mean"] - half).clip(lower=0.0), high=(out["mean"] + half).clip(upper=1.0))
     return out[[*keys, *ENDS]]

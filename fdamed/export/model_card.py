@@ -18,7 +18,7 @@ from fdamed.config.loader import catalog
 from fdamed.config.split import Split
 from fdamed.config.study import Config
 from fdamed.core.counts import released_cohort, study_counts
-from fdamed.core.disclosure import vague
+from fdamed.core.disclosure import STEP, vague
 from fdamed.core.files import read_json
 from fdamed.core.run_record import Record, study
 from fdamed.data.manifest import PARTS
@@ -146,7 +146,8 @@ def _scores(scores: pd.DataFrame, record: Record, audit: Mapping[str, Any]) -> d
     repeated, patients = here["seed"].nunique() > 1, audit.get("scores", {})
     rows = []
     for metric, name in shown.items():
-        over = interval(over_seeds(here[here["metric"] == metric]["value"])) if repeated else NOT_MEASURED
+        seeds = here[here["metric"] == metric]
+        over = interval(over_seeds(seeds["value"], seeds[STEP].max())) if repeated else NOT_MEASURED
         rows.append([name, figure(own[metric]), over, estimate(patients.get(metric, {}).get(record.run))])
     elsewhere = [[client, *(figure(found.get(m)) for m in shown)] for client, found in by_client.items()]
     return {"scores": rows, "names": list(shown.values()), "elsewhere": elsewhere}

@@ -218,7 +218,12 @@ class Study:
     def views(self) -> list[View]:
         """One for each target, their mean first where there are several."""
         here = at_target(self.scores)
-        undefined = here[here["why"] != ""].set_index(["target", "run", "metric"])["why"].to_dict()
+        unknown = here[here["why"] != ""]
+        undefined = {
+            (place, run, metric): why
+            for target, run, metric, why in unknown[["target", "run", "metric", "why"]].itertuples(index=False)
+            for place in (target, ALL_TARGETS)
+        }
         sent = self.traffic.set_index(["target", "run"])["mb_out"].to_dict()
         sent |= {(ALL_TARGETS, run): mb for run, mb in self.traffic.groupby("run")["mb_out"].mean().items()}
         trained: dict[tuple[str, str], set[int]] = {}

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from fdamed.core.disclosure import shareable
+from fdamed.core.disclosure import STEP, shareable
 from fdamed.core.run_record import Record, computed, millis
 
 OURS = {"mlflow.user": "fdamed", "mlflow.source.name": "fdamed", "mlflow.source.type": "LOCAL"}
@@ -138,5 +138,5 @@ def final_scores(record: Record) -> Iterator[tuple[str, float]]:
     for client, score in record.scores.items():
         where = "" if client == record.target else f"{client}/"
         for key, value in score.items():
-            if isinstance(value, int | float) and key != "seed":
+            if isinstance(value, int | float) and key not in ("seed", STEP):
                 yield f"test/{where}{key}", float(value)

@@ -172,6 +172,18 @@ def test_the_table_for_people_says_the_same(tmp_path: Path, capfd: pytest.Captur
     assert "asked: labeled 8" in out and "asked: 0.2" in out
 
 
+def test_a_column_for_images_and_patients_is_warned_about(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    tree(tmp_path)
+    table = {"layout": "table", "root": str(tmp_path / "raw"), "table": f"{RELEASE}/train.csv"}
+    content = yaml.safe_load((tmp_path / "config.yaml").read_text())
+    content["data"] = table | {"columns": {"image": "Path", "patient": "Path"}, "labels": {"Edema": "Edema"}}
+    content["split"] |= {"clients": {"A": "Edema", "B": "Edema"}, "target": "B"}
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(content))
+    assert main(["doctor", "--json", "--config", str(tmp_path / "config.yaml")]) == 0
+    (found,) = [c for c in json.loads(capfd.readouterr().out)["checks"] if c["check"] == "patients" and c["fix"]]
+    assert "`Path` is the column of image and patient" in found["detail"] and "data.columns.patient" in found["fix"]
+
+
 def fail(report: dict[str, Any]) -> str:
     return "; ".join(c["detail"] for c in report["checks"] if c["status"] == "fail")
 

@@ -151,6 +151,23 @@ def test_the_salt_is_made_once_for_its_owner_only_and_the_cohort_does_not_depend
     assert other["clients"]["Edema"]["hash"] != hashes[0]["clients"]["Edema"]["hash"]
 
 
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"privacy": {"smallest_images": 1, "smallest_steps": 40}}, "the minimum for sharing a model is 40"),
+        ({"runs": {"gp": {"tune": {"beta": [0.2, 0.5]}}}}, "the validation part of Edema is too small to choose by"),
+    ],
+)
+def test_runs_that_no_job_could_train_stop_the_split_before_it_writes(
+    study: Path, capfd: pytest.CaptureFixture[str], changes: dict[str, Any], said: str
+) -> None:
+    configured = configure(study.parent, **changes)
+    assert main(["ingest", "--config", str(configured)]) == 0
+    assert main(["split", "--config", str(configured)]) == 2
+    assert said in capfd.readouterr().err
+    assert not (study.parent / "results/small/cohort.json").exists()
+
+
 def test_refused_rows_and_files_are_listed_and_good_ones_stay(study: Path) -> None:
     folder = study.parent
     rows = rows_of(90)

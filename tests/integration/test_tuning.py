@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 
 from fdamed.cli.main import main
 from fdamed.config.base import without_defaults
-from fdamed.config.loader import load
+from fdamed.config.loader import load, parse
 from fdamed.core import run_record
 from fdamed.core.errors import FdamedError
 from fdamed.core.files import read_json, read_lines, write_json
@@ -24,6 +24,7 @@ from fdamed.pipeline.batching import FILES
 from fdamed.pipeline.finished_runs import by_folder
 from fdamed.pipeline.selection import StudyRun, all_candidates
 from fdamed.pipeline.tuning import choice as tuning
+from fdamed.pipeline.tuning.validation_parts import choosers
 from tests.support.small_studies import write_clients
 
 RUNS = {
@@ -225,8 +226,18 @@ def test_candidates_are_not_trained_if_validation_cannot_choose(
     assert command(path, "federate", "gp-beta-0.2-lr-0.001", "--seed", "0") == 2
     said = capsys.readouterr().err
     assert "the validation part of asian is too small to choose by, or of one class" in said
-    assert "runs.gp.tune" in said and "split.val" in said and ("all of one class" in said) == flipped
+    assert "runs.gp.tune" in said and "split.val" in said
     assert not (tmp_path / "results/tuned/runs/gp-beta-0.2-lr-0.001/asian/0/done").exists()
+
+
+def test_the_class_of_a_validation_part_is_named_only_where_positives_may_be_shown() -> None:
+    config = parse(RAW, "study")
+    images = {"train": 60, "adapt": 40, "val": 44, "test": 40}
+    for adapted, named in ((5, False), (20, True)):
+        positives = {"train": 30, "adapt": adapted, "val": 0, "test": 20}
+        with pytest.raises(FdamedError) as error:
+            choosers(config, "gp", "asian", {"asian": {"images": images, "patients": images, "positives": positives}})
+        assert ("all of one class" in error.value.what) == named
 
 
 def test_commands_name_what_a_tuned_run_needs(copy: Path, capsys: pytest.CaptureFixture[str]) -> None:

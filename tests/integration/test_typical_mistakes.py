@@ -60,8 +60,39 @@ MISTAKES = {
         lambda row: [*row, "AP"],
         (*HEADER, "pose"),
     ),
-    "a wrong root": Mistake(
-        "there is no such folder (did you mean `raw`?)", "/rwa", ("Set data.root",), {"data": {"root": "rwa"}}
+    "a wrong root": Mistake("/raw`?)", "/rwa", ("Set data.root",), {"data": {"root": "rwa"}}),
+    "a root above the folder of the table": Mistake(
+        "there is no such table",
+        "/export.csv",
+        ("It is in a folder below: set data.root to", "/raw."),
+        {"data": {"root": ""}},
+    ),
+    "a label among the columns": Mistake(
+        "unknown: Edema",
+        "data.columns",
+        ("A label belongs into data.labels.",),
+        {"data": {"columns": COLUMNS | {"Edema": "Edema"}}},
+    ),
+    "the column of patients for that of images": Mistake(
+        "the same house, but differ in id, Edema",
+        "/raw/export.csv",
+        ("Most rows share their house: is it the right column?",),
+        {"data": {"columns": COLUMNS | {"image": "house"}}},
+    ),
+    "a column of the table to split by": Mistake(
+        "`split.by: house` is a column of the table, which is mapped to `site`: write `by: site`",
+        "config.yaml",
+        ("nothing was started",),
+        {"split": {"by": "house"}},
+    ),
+    "a label as a column": Mistake(
+        "unknown column `Edema` (a label: write label['Edema'])", "split.where", (), {"split": {"where": "Edema == 1"}}
+    ),
+    "a column that is mapped to nothing": Mistake(
+        "no row matches `projection == 'AP'`",
+        "split.where",
+        ("no column of the table is mapped to it",),
+        {"split": {"where": "projection == 'AP'"}},
     ),
     "a wrong table": Mistake(
         "there is no such table",

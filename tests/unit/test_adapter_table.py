@@ -76,6 +76,7 @@ def test_values_that_fit_nothing_refuse_their_rows(tmp_path: Path) -> None:
     rejects = Rejects()
     assert len(read_rows(data(tree(tmp_path, ROWS + odd)), "s", rejects)) == 4
     assert rejects.counts() == {"BAD_LABEL": 1, "BAD_SEX": 1, "BAD_VIEW": 1, "BLANK_ID": 1}
+    assert "Ebene holds a value that is not allowed there: schräg" in rejects.as_csv()
 
 
 @pytest.mark.parametrize(
@@ -85,6 +86,14 @@ def test_values_that_fit_nothing_refuse_their_rows(tmp_path: Path) -> None:
         (
             {"columns": {"image": "Datei", "patient": "Kennung", "gender": "Geschlecht"}, "values": {}},
             "unknown: gender",
+        ),
+        (
+            {"columns": {"image": "Datei", "patient": "Kennung", "Disease": "Befund"}, "values": {}},
+            "A label belongs into data.labels.",
+        ),
+        (
+            {"columns": {"image": "Geschlecht", "patient": "Kennung"}, "values": {}},
+            "the same Geschlecht, but differ in",
         ),
         ({"labels": {}, "values": {}}, "no label"),
         ({"labels": {"Disease": "Befunde"}}, "nearest: Befund"),
@@ -96,6 +105,22 @@ def test_a_wrong_mapping_is_one_clear_error(tmp_path: Path, keys: dict[str, Any]
     with pytest.raises(FdamedError) as error:
         read_rows(data(tree(tmp_path), **keys), "s", Rejects())
     assert message in str(error.value)
+
+
+def test_a_root_one_folder_too_high_or_misspelled_is_answered_with_a_path_that_can_be_pasted(tmp_path: Path) -> None:
+    tree(tmp_path / "data")
+    for root, message in ((tmp_path, f"set data.root to {tmp_path / 'data'}."), (tmp_path / "daten", "did you mean")):
+        with pytest.raises(FdamedError) as error:
+            read_rows(data(root), "s", Rejects())
+        assert message in str(error.value) and str(tmp_path / "data") in str(error.value)
+
+
+def test_an_image_that_is_most_rows_asks_for_the_column(tmp_path: Path) -> None:
+    columns = {"image": "Geschlecht", "patient": "Kennung"}
+    rows = [[*row[:2], "w", *row[3:]] for row in ROWS]
+    with pytest.raises(FdamedError, match="Most rows share their Geschlecht: is it the right column") as error:
+        read_rows(data(tree(tmp_path, rows), columns=columns, values={}), "s", Rejects())
+    assert "Kennung" in error.value.what
 
 
 def test_a_number_as_a_key_of_values_means_the_cell_that_is_written_so() -> None:

@@ -69,6 +69,7 @@ def test_adam_is_refused_where_a_method_or_a_choice_needs_plain_sgd() -> None:
         (changed(seeds="0"), "`seeds`: should be a list (given: '0')"),
         (changed(data__rot="x"), "unknown key `data.rot` (did you mean `root`?)"),
         (changed(train__source={"lr": 0.1, "bach": 3}), "`train.source.bach` (did you mean `batch`?)"),
+        (changed(privacy="Public"), "`privacy`: should be a section with keys, or `public`"),
         (changed(split__target="c"), "is not one of the clients: a, b, each"),
         (changed(split__clients={"a": "Edema"}), "at least two clients"),
         (changed(split__by="race"), "`label` is required: the label to predict"),
@@ -148,6 +149,7 @@ def test_a_missing_or_broken_file_is_one_error(tmp_path: Path) -> None:
         ("split:\n\ttarget: a\n", "Line 2 begins with a tab: indent with spaces."),
         ("split:\n  by: site\n target: a\n", "Indent line 3 like the other keys of its section"),
         ("split:\n  by: site\n   target: a\n", "Indent line 3 like the other keys of its section"),
+        ("train:\n  rounds 4\n  source: {}\n", "Indent line 3 like the other keys of its section, and write a colon"),
     ],
 )
 def test_a_tab_or_a_wrong_indentation_is_named_with_its_line(tmp_path: Path, text: str, fix: str) -> None:
@@ -287,6 +289,35 @@ def test_a_figure_of_a_paper_names_a_run_of_the_study() -> None:
 )
 def test_an_old_key_names_the_new_one(key: str, now: str) -> None:
     assert f"(it is now `{now}`)" in refused(changed(**{key: {}}))
+
+
+@pytest.mark.parametrize(("text", "key"), [("runs: {gp: }", "runs.gp"), ("split: {clients: {a: }}", "split.clients.a")])
+def test_an_empty_entry_removes_one_of_an_earlier_file_and_is_else_an_error(
+    tmp_path: Path, text: str, key: str
+) -> None:
+    path, earlier = tmp_path / "config.yaml", tmp_path / "earlier.yaml"
+    path.write_text(text)
+    with pytest.raises(FdamedError, match="is empty, and no earlier file has it") as caught:
+        config.merged(path)
+    assert caught.value.what.startswith(f"`{key}`") and "{}" in caught.value.fix
+    earlier.write_text(text.replace(": }", ": fedavg}"))
+    section = config.merged(earlier, path)
+    for name in key.split("."):
+        section = section[name]
+    assert section is None
+
+
+def test_a_column_of_the_table_is_answered_with_what_it_is_mapped_to() -> None:
+    table = {"layout": "table", "root": "x", "table": "t.csv", "labels": {"Edema": "Befund"}}
+    raw = changed(data=table | {"columns": {"image": "Bild", "patient": "Fall", "site": "Haus"}}, split__by="Haus")
+    raw["split"] |= {"label": "Edema"}
+    assert "is mapped to `site`: write `by: site`" in refused(raw)
+
+
+def test_a_minimum_that_the_labeled_images_miss_names_their_key() -> None:
+    with pytest.raises(FdamedError, match=r"40 labeled images to train on \(split.labeled\)") as caught:
+        config.parse(changed(split__labeled=40), "study.yaml")
+    assert "`split.labeled: 100` or more" in caught.value.fix
 
 
 def test_a_client_of_an_earlier_file_is_removed_by_null() -> None:

@@ -101,3 +101,5 @@ def test_a_misspelled_name_gets_its_nearest(index: pd.DataFrame) -> None:
         holds("rase == 'x'", index, "w")
     with pytest.raises(FdamedError, match="did you mean `Edema`"):
         holds("label['Oedema'] == 1", index, "w")
+    with pytest.raises(FdamedError, match=r"a label: write label\['Edema'\]"):
+        holds("Edema == 1", index, "w")

@@ -181,7 +181,10 @@ def test_cohorts_with_a_hundred_labels_lower_the_steps_alone_and_more_epochs_wou
 
 def test_a_configuration_below_the_floor_is_refused_before_the_first_job() -> None:
     few = error_of(split={"labeled": 60}, runs={"gp": {}})
-    assert "`runs.gp`, target B: B has 60 images" in few.what and "Nothing was started" in few.fix
+    assert (
+        "`runs.gp`, target B: B has 60 labeled images to train on (split.labeled)" in few.what
+        and "Nothing was started" in few.fix
+    )
     assert "takes 7 local steps" in error_of(split={"labeled": 100}, runs={"gp": {}}).what
     parse(study(split={"labeled": 60}), "test")  # fedavg never asks the target
     small = error_of(split={"per_class": 45, "labeled": 20}, runs={"fedavg": {}})

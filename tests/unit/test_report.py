@@ -17,7 +17,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from fdamed.cli.main import main
 from fdamed.config.loader import parse
 from fdamed.core.counts import counts_of
-from fdamed.evaluation.intervals import Interval, counted, interval, listed, megabytes
+from fdamed.evaluation.intervals import Interval, counted, interval, listed, megabytes, signed
 from fdamed.evaluation.run_tables import ALL_TARGETS
 from fdamed.report import paper_tables as beside
 from fdamed.report.plots.figure import ticks
@@ -220,6 +220,19 @@ def test_a_report_without_scores_counts_its_seeds_and_names_the_remedy_and_no_pl
     assert "Further left is cheaper" not in visible(section(page, "efficiency"))
 
 
+def test_a_rounded_auc_is_said_to_be_so_and_its_interval_holds_what_rounding_hides(tmp_path: Path) -> None:
+    """Three AUCs that round to 0.80 may differ by 0.01: half of the interval is 2.484 * 0.005 * sqrt(3/2)."""
+    config = write_study(tmp_path, **STUDY)
+    positives = counts_of(config.parent, "NC")["positives"] | {"val": 7}
+    edit(config.parent / "clients/NC/counts.json", positives=positives)
+    for seed, auc in enumerate((0.801, 0.802, 0.803)):
+        edit(config.parent / f"clients/NC/scores/gp/NC/{seed}.json", n=60, positives=30, auc=auc)
+    part = section(report(config), "scores")
+    assert "0.800 ± 0.015" in part and "The AUC at NC is rounded to 0.01" in visible(part)
+    assert part.count("the number of positives, which is hidden, would follow from it") == 1
+    assert len(re.findall(r'<td class="num none" data-value="">hidden</td>', part)) == 2, "the accuracy of both runs"
+
+
 def test_each_target_has_its_view_and_their_mean_comes_first(tmp_path: Path) -> None:
     cut = {"by": "condition", "clients": dict(list(CLIENTS.items())[:3]), "target": "each"}
     config = write_study(tmp_path, **STUDY | {"split": cut, "seeds": [0, 1]})
@@ -227,6 +240,18 @@ def test_each_target_has_its_view_and_their_mean_comes_first(tmp_path: Path) -> 
     tabs = re.findall(r'<button type="button" data-view="(\d)" aria-pressed="(\w+)">([^<]+)', page)
     assert tabs == [("0", "true", ALL_TARGETS), ("1", "false", "LO"), ("2", "false", "CO"), ("3", "false", "ED")]
     assert "No method is better than all others at each of 3 targets." in visible(page)
+
+
+def test_the_mean_over_targets_says_what_is_hidden_at_one_of_them(tmp_path: Path) -> None:
+    cut = {"by": "condition", "clients": dict(list(CLIENTS.items())[:3]), "target": "each"}
+    config = write_study(tmp_path, **STUDY | {"split": cut, "seeds": [0, 1]})
+    first = next(iter(cut["clients"]))
+    positives = counts_of(config.parent, first)["positives"] | {"val": 7}
+    edit(config.parent / f"clients/{first}/counts.json", positives=positives)
+    part = section(report(config), "scores").partition('data-view="1"')[0]
+    assert "not run" not in part and '<td class="num none" data-value="">hidden</td>' in part
+    assert f"The AUC at {first} is rounded to" in part
+    assert "Not every target has enough validation images to choose a round by" in visible(part)
 
 
 def test_bytes_are_a_mean_over_the_targets_that_ran(tmp_path: Path) -> None:
@@ -580,6 +605,7 @@ def test_numbers_are_written_for_readers() -> None:
     assert interval(Interval(0.8125, None, 1), percent=True) == "81.25"
     assert interval(Interval(0.97, 0.05, 3)) == "0.970 (0.92–1.00)"
     assert interval(None) == "–"
+    assert [signed(v) for v in (0.0, -0.0, -0.04, 0.06)] == ["+0.0", "+0.0", "+0.0", "+0.1"]
     assert [megabytes(v) for v in (11.2, 3.2e-5, 0.0045, 2500.0)] == ["11.2 MB", "32 B", "4.5 kB", "2.5 GB"]
 
 

@@ -9,8 +9,8 @@ from snakemake.settings.types import DeploymentMethod
 from fdamed.config.base import without_defaults
 from fdamed.config.key_kinds import without_views
 from fdamed.config.loader import catalog
+from fdamed.config.loader import merged
 from fdamed.config.loader import parse as checked
-from fdamed.config.loader import read as read_strictly
 from fdamed.config.runs import candidates
 from fdamed.core.errors import FdamedError
 from fdamed.core.files import digest, private, write_json, write_text
@@ -29,9 +29,8 @@ from fdamed.pipeline.selection import (
 )
 
 try:
-    # Snakemake has read them too, but takes a key that stands there twice.
-    for path in workflow.configfiles:
-        read_strictly(Path(path))
+    # Snakemake has read them too, but takes a key that stands there twice, and a run without options for none.
+    merged(*workflow.configfiles)
     raw = dict(config)
     if transport := raw.pop("transport", None):  # --config transport=network
         raw["train"] = {**raw.get("train", {}), "transport": transport}
@@ -204,6 +203,8 @@ def raw_data(wildcards):
         return [f"{study.data.root}/.phantom.json"]
     endings = (".csv", ".csv.gz", ".tsv", ".json", ".xlsx")
     root = Path(study.data.root)
+    if study.data.layout == "table":  # other tables beside it are none of the study's
+        return [str(table)] if (table := root / study.data.table).is_file() else []
     places = [root, *root.glob("CheXpert-v1.0*")]
     if study.data.layout == "midrc":
         places += [p for p in root.glob("*") if p.is_dir()]
@@ -211,9 +212,8 @@ def raw_data(wildcards):
     if getattr(study.data, "mimic_iv", None):
         base = Path(study.data.mimic_iv)
         tables += [*base.glob("**/patients.csv*"), *base.glob("**/admissions.csv*")]
-    for key in ("demographics", "table"):
-        named = getattr(study.data, key, None)
-        tables += [Path(named)] if named and Path(named).is_file() else []
+    named = getattr(study.data, "demographics", None)
+    tables += [Path(named)] if named and Path(named).is_file() else []
     return sorted({str(f) for f in tables if f.name.endswith(endings)})
 
 

@@ -20,6 +20,7 @@ from fdamed.core.parts import TRAINED
 from fdamed.data.splitting.cohort import build
 from fdamed.data.splitting.leakage import check_manifests
 from fdamed.pipeline.checks.cohort import constant_heads, describe
+from fdamed.pipeline.checks.plan import check_plan
 from fdamed.pipeline.checks.power import power_findings
 from fdamed.pipeline.paths import Places, clinical, rows_in, write_rows
 
@@ -53,6 +54,8 @@ def write(config: Config, split: Split, places: Places) -> None:
         # Without the pseudonyms, which depend on the salt.
         "hash": digest({client: entry["content"] for client, entry in clients.items()}),
     }
+    if set(clients) == set(config.split.clients):  # else this is one hospital, which does not know the others' sizes
+        check_plan(config, clients)
     for client, frame in cohort.manifests.items():
         write_rows(places.client(client) / "manifest.parquet", frame)
     write_counts(places.root, "cohort.json", summary)

@@ -63,9 +63,10 @@ class Table(DataSet, local=("table",)):
         from fdamed.data.manifest import COLUMNS
 
         mapped = [*self.columns, *self.labels]
+        known = f"Columns are {', '.join(COLUMNS)}. A label belongs into data.labels."
         for where, what, wrong, fix in (
             ("columns", "not mapped", set(REQUIRED) - set(self.columns), "Name the table's column of each."),
-            ("columns", "unknown", set(self.columns) - set(COLUMNS), f"The row contract has: {', '.join(COLUMNS)}."),
+            ("columns", "unknown", set(self.columns) - set(COLUMNS), known),
             ("values", "unknown", set(self.values) - set(mapped), "Map it in data.columns or data.labels first."),
             ("labels", "no label is mapped", set() if self.labels else {"any"}, "Name a label and its column."),
         ):

@@ -194,7 +194,7 @@ def _values(index: pd.DataFrame, column: str, smallest_cell: int) -> str:
     shown = [str(value) for value, n in counts.items() if not small(n, smallest_cell)][:20]
     more = ["rarer ones"] * (len(shown) < len(counts))
     normalized = f" (normalized: the table may have {ACCEPTED[column]})" if column in ("view", "sex", "race") else ""
-    return (", ".join(shown + more) or "no value at all") + normalized
+    return (", ".join(shown + more) or "no value at all, or no column of the table is mapped to it") + normalized
 
 
 def truths_per_patient(truth: dict[str, Floats], keys: Keys) -> Mask:

@@ -102,7 +102,8 @@ def _operand(node: ast.expr, frame: pd.DataFrame, where: str) -> pd.Series | str
         case ast.Name(name):
             if name in KNOWN:
                 return frame[name]
-            raise FdamedError(f"unknown column `{name}`{nearest(name, KNOWN)}", where, FIX)
+            label = f" (a label: write label[{name!r}])" if LABEL + name in frame else nearest(name, KNOWN)
+            raise FdamedError(f"unknown column `{name}`{label}", where, FIX)
         case ast.Subscript(ast.Name("label"), ast.Constant(value)):
             labels = [c.removeprefix(LABEL) for c in label_columns(frame)]
             if value in labels:

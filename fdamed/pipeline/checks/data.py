@@ -12,7 +12,6 @@ import pandas as pd
 
 from fdamed.config.datasets import Benchmark
 from fdamed.config.loader import catalog
-from fdamed.config.policy_checks import check_minimum
 from fdamed.config.runs import candidates
 from fdamed.config.study import Config
 from fdamed.core.disclosure import hides_flow, released_counts, small, vague, vague_reasons
@@ -29,6 +28,7 @@ from fdamed.evaluation.intervals import counted, listed
 from fdamed.evaluation.protocol import TOTAL, sizes
 from fdamed.pipeline.checks.cohort import constant_heads
 from fdamed.pipeline.checks.cohort import counted as counted_parts
+from fdamed.pipeline.checks.plan import below_minimum
 from fdamed.pipeline.checks.power import power_findings
 from fdamed.pipeline.paths import Places, clinical
 from fdamed.pipeline.speed import images_to_train, seconds_per_image
@@ -96,6 +96,10 @@ def _check_tables(config: Config, findings: Findings) -> pd.DataFrame | None:
         limit = f"At most the share data.reject_share (now {data.reject_share:g}) of the rows may be refused."
         findings.add("fail", "tables", detail, " ".join([*rejects.hints, limit]))
         return None
+    columns = getattr(data, "columns", {})
+    if columns and columns["patient"] == columns["image"]:
+        both = f"`{columns['image']}` is the column of image and patient: images of a patient may be in several parts"
+        findings.add("warn", "patients", both, "Map the column that identifies patients (data.columns.patient).")
     where = Places.of(config).root / "clients" / "rejects.csv"
     findings.add("ok", "tables", f"{detail}; `fdamed ingest` lists them in {where}" if findings.refused else detail)
     return index
@@ -149,7 +153,7 @@ def _check_clients(config: Config, index: pd.DataFrame, findings: Findings) -> N
     for note in constant_heads(config, cohort.manifests).values():
         findings.add("warn", "heads", note)
     findings.add("ok", "hospitals", f"the data can be split into {len(cohort.manifests)} hospitals by {split.by}")
-    _check_minimum(config, {client: found["images"] for client, found in counts.items()}, findings)
+    _check_minimum(config, counts, findings)
     for found in power_findings(config, cohort.manifests):
         findings.add(*found)
     _check_tuning(config, counts, findings)
@@ -173,15 +177,9 @@ def _shown(counts: Mapping[str, Any], smallest: int) -> dict[str, dict[str, Any]
     return out
 
 
-def _check_minimum(config: Config, sizes: dict[str, dict[str, int]], findings: Findings) -> None:
+def _check_minimum(config: Config, counts: Mapping[str, Any], findings: Findings) -> None:
     """Whether every client has the minimum of images and steps for sharing anything."""
-    faults: list[FdamedError] = []
-    for name, spec in config.trained_runs().items():
-        try:
-            check_minimum(name, spec, config, catalog(), sizes, "privacy")
-        except FdamedError as error:
-            faults.append(error)
-    if faults:
+    if faults := list(below_minimum(config, counts)):
         more = f"; the same holds for {counted(len(faults) - 1, 'more run')}" if len(faults) > 1 else ""
         findings.add("fail", "minimum", faults[0].what + more, faults[0].fix)
     else:

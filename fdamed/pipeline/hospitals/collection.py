@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from fdamed.config.study import Config
-from fdamed.core.disclosure import ABOUT, RELEASED
+from fdamed.core.disclosure import ABOUT, RELEASED, STEP
 from fdamed.core.errors import FdamedError
 from fdamed.core.files import digest, read_json, write_json
 from fdamed.evaluation.audit import EMPTY
@@ -91,7 +91,7 @@ class Asking:
         found = self.needed("score", [one.target], run=one.key)[one.target]
         about: Json = {"title": _title(one), "method": one.spec.method, "client": one.target, "split": "test"}
         about |= {"study": one.config.study, "run": one.name, "target": one.target, "seed": one.seed}
-        kept = {name: value for name, value in found.items() if name in (*TWO, "why", "bootstrap")}
+        kept = {name: value for name, value in found.items() if name in (*TWO, STEP, "why", "bootstrap")}
         if not _numbers(kept, ("why", "bootstrap")) or not isinstance(kept.get("why", {}), dict):
             raise FdamedError("its scores cannot be read", f"hospital {one.target}", "Use the same version of fdamed.")
         return {key: about[key] for key in ABOUT} | kept

@@ -11,7 +11,7 @@ from typing import Any
 
 from fdamed.config.study import Config
 from fdamed.core.counts import Counts, counts_of
-from fdamed.core.disclosure import vague
+from fdamed.core.disclosure import hides_classes, vague
 from fdamed.core.errors import FdamedError
 from fdamed.evaluation.comparison.power import part_can_choose
 from fdamed.pipeline.selection import StudyRun
@@ -51,7 +51,7 @@ def full_counts(run: StudyRun) -> dict[str, Counts]:
 
 
 def _size(counts: Mapping[str, Any], smallest: int) -> str:
-    """Images of the validation part, and whether all are of one class."""
+    """Images of the validation part, and whether all are of one class, if that may be shown."""
     images = (counts.get("images") or {}).get(PART, 0)
-    positives = (counts.get("positives") or {}).get(PART)
+    positives = None if hides_classes(counts, smallest) else (counts.get("positives") or {}).get(PART)
     return f"{vague(images, smallest)} images" + (", all of one class" if images and positives in (0, images) else "")

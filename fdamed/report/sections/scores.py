@@ -9,6 +9,7 @@ import pandas as pd
 from markupsafe import Markup
 
 from fdamed.core.counts import counts_of
+from fdamed.core.disclosure import STEP, SUPPRESSED
 from fdamed.evaluation import protocol, run_tables
 from fdamed.evaluation.comparison import power
 from fdamed.evaluation.intervals import Interval
@@ -18,7 +19,7 @@ from fdamed.report.plots import intervals
 from fdamed.report.plots.figure import limits, linear
 from fdamed.report.plots.intervals import Column, Dot
 from fdamed.report.section import Section
-from fdamed.report.study import NONE, Study
+from fdamed.report.study import METRICS, NONE, Study, View
 
 
 def context(study: Study) -> dict[str, Any]:
@@ -35,9 +36,27 @@ def context(study: Study) -> dict[str, Any]:
             "chooses": all(_chooses(study, t) for t in (everywhere if all_targets else [view.name])),
             "validation": validation_images(study, everywhere if all_targets else [view.name]),
             "budgets": list(here.itertuples()),
+            **held_back(study, view),
             "span": _span([r.scores[study.main] for r in (*view.plain, *view.swept)], study.chance),
         }
     return {"shown": shown, "inline": intervals.inline}
+
+
+def held_back(study: Study, view: View) -> dict[str, Any]:
+    """Which scores of which runs are hidden and why, and the targets whose AUC is rounded, with the step."""
+    rows, hidden, reasons = (*view.plain, *view.swept), dict[str, list[str]](), dict[str, dict[str, None]]()
+    for row in rows:
+        for metric in study.metrics:
+            if row.scores[metric].mean is None and row.why[metric].startswith(SUPPRESSED):
+                hidden.setdefault(row.run, []).append(metric)
+                reasons.setdefault(row.why[metric].removeprefix(f"{SUPPRESSED}: "), {})[METRICS[metric]] = None
+    steps = study.scores.groupby("target", sort=False)[STEP].max()
+    coarse = steps[(steps > 0) & ((view.name == run_tables.ALL_TARGETS) | (steps.index == view.name))]
+    return {
+        "hidden": hidden,
+        "reasons": [(list(names), why) for why, names in reasons.items()],
+        "rounded": [(str(target), step) for target, step in coarse.items()],
+    }
 
 
 def _chooses(study: Study, target: str) -> bool:
