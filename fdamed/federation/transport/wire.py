@@ -63,11 +63,10 @@ class ByteTransport(Transport):
         return answer
 
     def deliver_all(self, questions: Mapping[str, tuple[int, Any]], step: Step) -> Iterator[tuple[str, Any]]:
-        bodies = {id(msg): encode(msg) for _, msg in questions.values()}  # the same message is encoded once
-        requests = {
-            client: pack(self._address | {"step": step.name, "round": self.round, "nth": nth}, bodies[id(msg)])
-            for client, (nth, msg) in questions.items()
-        }
+        head = self._address | {"step": step.name, "round": self.round}
+        different = {(nth, id(msg)): (nth, msg) for nth, msg in questions.values()}  # most are the same for all clients
+        packed = {which: pack(head | {"nth": nth}, encode(msg)) for which, (nth, msg) in different.items()}
+        requests = {client: packed[nth, id(msg)] for client, (nth, msg) in questions.items()}
         replies = self.wire.exchange(requests)
         for client in sorted(questions):
             try:
