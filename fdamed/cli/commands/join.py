@@ -1,7 +1,7 @@
 """Check an invitation to a study over a network, item by item, and write this hospital's file for it.
 
 Examples:
-    fdamed join --invitation invitations/north --digest 0123456789ab --key north.key --data own.yaml --out site.yaml
+    fdamed join --invitation invitations/north --digest 0123456789ab --key north.key --data own.yaml
 """
 
 from __future__ import annotations

@@ -79,8 +79,11 @@ class Authority:
 
     def __init__(self, study: str) -> None:
         self._key, self._issuer = rsa.generate_private_key(65537, BITS), x509.Name([_entry(study)])
-        ca = x509.BasicConstraints(ca=True, path_length=None)
-        self.certificate = self._signed(self._issuer, self._key.public_key(), (ca, True))
+        rights = dict.fromkeys(("digital_signature", "key_cert_sign", "crl_sign"), True)
+        rights |= dict.fromkeys(("content_commitment", "key_encipherment", "data_encipherment"), False)
+        rights |= dict.fromkeys(("key_agreement", "encipher_only", "decipher_only"), False)
+        ca = x509.BasicConstraints(ca=True, path_length=None), x509.KeyUsage(**rights)
+        self.certificate = self._signed(self._issuer, self._key.public_key(), critical=ca)
 
     def certify(self, folder: Path, role: str, name: str, key: rsa.RSAPublicKey | None = None, title: str = "") -> None:
         """Write a kit's certificate; without a key of its owner, who is the lead, also a new one."""
@@ -88,19 +91,24 @@ class Authority:
         host: x509.GeneralName = x509.DNSName(name)
         with suppress(ValueError):
             host = x509.IPAddress(ip_address(name))
-        made = self._signed(_name(name, title), known, (x509.SubjectAlternativeName([host]), False))
+        made = self._signed(_name(name, title), known, x509.SubjectAlternativeName([host]))
         write_text(folder / f"{role}.crt", made.public_bytes(PEM).decode())
         write_text(folder / "rootCA.pem", self.certificate.public_bytes(PEM).decode())
 
     def _signed(
-        self, subject: x509.Name, key: rsa.RSAPublicKey, extension: tuple[x509.ExtensionType, bool]
+        self,
+        subject: x509.Name,
+        key: rsa.RSAPublicKey,
+        *extensions: x509.ExtensionType,
+        critical: tuple[x509.ExtensionType, ...] = (),
     ) -> x509.Certificate:
         now = datetime.now(UTC)
         builder = x509.CertificateBuilder(self._issuer, subject, key, x509.random_serial_number())
         builder = builder.not_valid_before(now).not_valid_after(now + timedelta(days=DAYS))
-        builder = builder.add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
-        own = x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key())
-        builder = builder.add_extension(own, critical=False).add_extension(extension[0], critical=extension[1])
+        own = x509.SubjectKeyIdentifier.from_public_key(key)
+        issuers = x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key())
+        for extension in (own, issuers, *extensions, *critical):
+            builder = builder.add_extension(extension, critical=extension in critical)
         return builder.sign(self._key, hashes.SHA256())
 
 
