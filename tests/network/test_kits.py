@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
+import socket
+import ssl
 import stat
 from base64 import b64encode
 from collections.abc import Iterator
@@ -16,9 +18,11 @@ import yaml
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 
+from fdamed.cli.commands.lead import started
 from fdamed.core.errors import FdamedError
-from fdamed.pipeline.hospitals.authority import public_key, requested, shown
+from fdamed.pipeline.hospitals.authority import Authority, make_request, public_key, requested, shown
 from fdamed.pipeline.hospitals.kits import check_kit, check_valid, fingerprint_of
+from tests.network.test_flare import wait
 from tests.support.networks import HOSPITALS, Federation, fdamed
 
 pytest.importorskip("nvflare", reason="the extra `network` is not installed: make test-network")
@@ -158,3 +162,28 @@ def test_an_invitation_has_nothing_of_the_leads_folders_and_of_other_hospitals(i
     page = (folder / "what_leaves.md").read_text(encoding="utf-8")
     assert "| fedavg | FedAvg | train_locally | count, scalar, weights |" in page
     assert "Its private key\nwas made there and stays there" in page
+
+
+def test_the_servers_port_answers_nobody_without_the_studys_certificate(invited: Federation, tmp_path: Path) -> None:
+    server, kit = invited.folder / "kits" / "server", kit_of(invited, "north") / "startup"
+    make_request("north", tmp_path)
+    Authority("apart").certify(tmp_path, "client", "north", public_key(tmp_path / "north.key"))
+    with started(server):
+        wait(lambda: _answered(invited.port, kit / "client.crt", kit / "client.key"), "the server did not start")
+        assert not _answered(invited.port, tmp_path / "client.crt", tmp_path / "north.key")
+        assert not _answered(invited.port)
+
+
+def _answered(port: int, *certificate: Path) -> bool:
+    """Whether the server goes on after the handshake; with TLS 1.3 it refuses a certificate only then."""
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    if certificate:
+        context.load_cert_chain(*certificate)
+    try:
+        with socket.create_connection(("localhost", port), 2) as plain, context.wrap_socket(plain) as line:
+            return line.recv(1) != b""
+    except TimeoutError:
+        return True
+    except OSError:
+        return False

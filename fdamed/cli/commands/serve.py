@@ -58,6 +58,9 @@ def run(arguments: argparse.Namespace) -> None:
     folder = Places.of(own_config(site, study)).client(site.client)
     with locked(private(folder)):
         prepare(site)
+        if study.network:
+            where = f"{study.network.host}:{study.network.port}"
+            log.info("%s is ready: it answers questions of %s until it is stopped (Ctrl-C)", site.client, where)
         supervise(arguments.site, site, folder)
 
 

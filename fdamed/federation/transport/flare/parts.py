@@ -9,10 +9,14 @@ from __future__ import annotations
 import mmap
 import tempfile
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from nvflare.apis.fl_constant import ReturnCode
 from nvflare.apis.shareable import Shareable, make_reply
+
+from fdamed.core.files import room_for
+from fdamed.federation.transport.local_socket import LONGEST
 
 BYTES, SIZE, AT, KEY = "bytes", "size", "at", "key"
 """Of a message: its first part or the one asked for, the bytes of all, the first byte of a part, and the secret of the
@@ -35,7 +39,7 @@ def whole(first: Shareable, fetch: Callable[[int], Shareable | None]) -> bytes |
     piece, size = first.get(BYTES), first.get(SIZE)
     if not isinstance(piece, bytes) or size == len(piece):
         return _checked(piece, size)
-    with tempfile.TemporaryFile() as file:
+    with room_for(Path(tempfile.gettempdir()) / "a message", size), tempfile.TemporaryFile() as file:
         while file.write(_checked(piece, size)) and file.tell() < size:
             found = fetch(file.tell())
             if found is None or found.get_return_code() != ReturnCode.OK:
@@ -46,6 +50,6 @@ def whole(first: Shareable, fetch: Callable[[int], Shareable | None]) -> bytes |
 
 
 def _checked(piece: Any, size: Any) -> bytes:
-    if not isinstance(piece, bytes) or not isinstance(size, int) or size < 0:
+    if not isinstance(piece, bytes) or not isinstance(size, int) or not 0 <= size <= LONGEST:
         raise ValueError("a message without content")
     return piece
