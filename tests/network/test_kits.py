@@ -136,6 +136,13 @@ def test_a_request_of_another_hospital_or_without_its_own_signature_is_refused(
             requested(tmp_path / f"{name}.csr", "north")
 
 
+def test_a_key_is_made_once_and_its_digits_are_shown(tmp_path: Path) -> None:
+    done = fdamed("request", "--client", "west", cwd=tmp_path)
+    assert done.returncode == 0 and shown(public_key(tmp_path / "west.key")) in done.stdout
+    again = fdamed("request", "--client", "west", cwd=tmp_path)
+    assert again.returncode == 2 and "there is a key already" in again.stderr
+
+
 def _with_another_key(request: Path) -> bytes:
     """The request with one bit of its public key changed: nobody has that private key."""
     content = bytearray(x509.load_pem_x509_csr(request.read_bytes()).public_bytes(Encoding.DER))

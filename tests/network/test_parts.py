@@ -58,7 +58,7 @@ def engine(tmp_path: Path) -> Engine:
     return Engine(tmp_path)
 
 
-@pytest.mark.parametrize("content", [b"short", LONG])
+@pytest.mark.parametrize("content", [b"brief", LONG])
 def test_a_question_and_its_reply_travel_in_parts(content: bytes, engine: Engine) -> None:
     wire = Messages(engine, 10.0, Signal())
     assert wire.exchange({"other": content}) == {"other": content}
@@ -79,7 +79,7 @@ def message(**content: Any) -> Shareable:
     return out
 
 
-@pytest.mark.parametrize("content", [b"", b"short", LONG[:PART], LONG])
+@pytest.mark.parametrize("content", [b"", b"brief", LONG[:PART], LONG])
 def test_a_message_in_parts_is_whole_again(content: bytes) -> None:
     asked: list[int] = []
 
@@ -106,4 +106,4 @@ def test_a_part_without_content_is_no_message(piece: Any) -> None:
 @pytest.mark.parametrize("size", [None, "5", -1])
 def test_a_message_whose_size_is_no_number_is_none(size: Any) -> None:
     with pytest.raises(ValueError):
-        whole(message(**{BYTES: b"short", SIZE: size}), lambda at: None)
+        whole(message(**{BYTES: b"brief", SIZE: size}), lambda at: None)

@@ -16,7 +16,9 @@ import yaml
 from PIL import Image
 
 from fdamed.config.loader import catalog
+from fdamed.core.files import private
 from fdamed.core.rng import stream
+from fdamed.pipeline.hospitals.authority import make_request
 from tests.support.raw_trees import write_table
 
 HOSPITALS = ("north", "east", "south")
@@ -123,9 +125,7 @@ class Federation:
         requests = self.folder / "requests"
         requests.mkdir()
         for name in HOSPITALS:
-            asked = fdamed("request", "--client", name, "--out", self.folder / name / "keys", cwd=self.folder)
-            assert asked.returncode == 0, asked.stderr
-            shutil.copy(self.folder / name / "keys" / f"{name}.csr", requests)
+            shutil.copy(make_request(name, private(self.folder / name / "keys")), requests)
         words = ("--kits", self.folder / "kits", "--requests", requests)
         invited = fdamed("invite", "--study", path, *words, cwd=self.folder)
         assert invited.returncode == 0, invited.stderr
