@@ -16,8 +16,9 @@ from typing import Any
 from benchmarks.network_controller import HOSPITALS, timed
 from fdamed.cli.commands.lead import session, started, wait_for_hospitals
 from fdamed.cli.commands.serve import end, start_kit
-from fdamed.core.files import read_json, write_json
+from fdamed.core.files import private, read_json, write_json
 from fdamed.federation.transport.local_socket import answer_all, socket_of
+from fdamed.pipeline.hospitals.authority import make_request
 from fdamed.pipeline.hospitals.kits import ALLOWED, LEAD, close_kit, provision
 
 TIMER = "benchmarks.network_controller.Timer"
@@ -37,7 +38,7 @@ def echo(folder: Path) -> None:
 def over_flare(folder: Path) -> dict[str, Any]:
     """Seconds by size, and the most memory of the server's job in MB."""
     port, kits = free_port(), folder / "kits"
-    made = provision("wire", "localhost", port, HOSPITALS, kits)
+    made = provision("wire", "localhost", port, {h: make_request(h, private(folder / h)) for h in HOSPITALS}, kits)
     os.environ["PYTHONPATH"] = str(REPOSITORY)
     shutil.move(made / "localhost", kits / "server")
     shutil.move(made / LEAD, kits / LEAD)
@@ -48,7 +49,7 @@ def over_flare(folder: Path) -> dict[str, Any]:
             kit = made / hospital
             close_kit(kit)
             place = folder / hospital
-            place.mkdir()
+            shutil.copy(place / f"{hospital}.key", kit / "startup" / "client.key")
             write_json(kit / "local" / "fdamed.json", {"socket": str(socket_of(place))})
             process = multiprocessing.get_context("spawn").Process(target=echo, args=(place,))
             process.start()

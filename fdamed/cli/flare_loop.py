@@ -22,7 +22,7 @@ from fdamed.core.signals import Stopped, end_with_parent
 from fdamed.federation.absences import DroppedOut
 from fdamed.federation.messages import pack, unpack
 from fdamed.federation.transport.flare.forwarder import TASK
-from fdamed.federation.transport.flare.wire import Messages, content, shareable
+from fdamed.federation.transport.flare.wire import Messages, content, question
 from fdamed.federation.transport.wire import Wire, reply_body
 from fdamed.pipeline import batching
 from fdamed.pipeline.hospitals.facts import check_clocks, write_told
@@ -66,7 +66,8 @@ class Loop(Controller):  # type: ignore[misc]
             if self._report:  # an analysis is of all models
                 from fdamed.pipeline.hospitals.collection import collect  # pandas, which training does not need
 
-                collect(config, Messages(fl_ctx, seconds * len(list(all_runs(config))), abort_signal))
+                wire.seconds = seconds * len(list(all_runs(config)))
+                collect(config, wire)
         except FdamedError as error:
             failed = error.lines()
             log.error(failed)
@@ -87,7 +88,7 @@ class Loop(Controller):  # type: ignore[misc]
         """Client -> what it has answered to hello; as a task, because FLARE brings it only when a client is ready."""
         clients, seconds, before = list(config.split.clients), 60.0, time.time()
         request = pack({"study": study_digest(config), "question": "hello"}, b"")
-        task = Task(TASK, shareable(request, seconds), timeout=int(2 * seconds))
+        task = Task(TASK, question(request, seconds), timeout=int(2 * seconds))
         self.broadcast_and_wait(task, fl_ctx, clients, min_responses=len(clients), abort_signal=abort)
         if abort.triggered:
             raise Stopped

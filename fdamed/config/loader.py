@@ -22,6 +22,8 @@ from fdamed.config.runs import NUMBER
 from fdamed.config.study import Config
 from fdamed.core.errors import FdamedError, nearest
 
+NO_DATA = {"layout": "chexpert", "root": "."}
+"""In the place of the data in a study over a network, which every hospital has for itself."""
 CATALOG = Path(__file__).parents[1] / "methods" / "catalog.json"
 
 
@@ -63,6 +65,8 @@ def _at(content: Any, section: tuple[str, ...]) -> dict[Any, Any]:
 def parse(raw: dict[str, Any], where: str) -> Config:
     """Check a configuration that is already in memory; `where` names it in messages."""
     raw = _with_variant(raw, where)
+    if isinstance(train := raw.get("train"), dict) and train.get("transport") == "network":
+        raw = {"data": NO_DATA} | raw
     try:
         config = Config.model_validate(raw)
     except ValidationError as error:

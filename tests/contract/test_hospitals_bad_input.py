@@ -20,7 +20,7 @@ from fdamed.federation.absences import DroppedOut
 from fdamed.federation.messages import unpack
 from fdamed.pipeline.hospitals import resident
 from fdamed.pipeline.hospitals.facts import check_clocks
-from fdamed.pipeline.hospitals.site import Site, shared_study, study_digest
+from fdamed.pipeline.hospitals.site import Site, network_study, shared_study, study_digest
 from tests.contract.test_hospitals_apart import (
     Direct,
     apart,
@@ -85,6 +85,14 @@ def test_the_state_after_an_answer_that_could_not_be_kept_is_forgotten(
         return fresh["north"].answer(seen[first])
 
     assert answered(tmp_path / "full", refused=True) == answered(tmp_path / "not", refused=False)
+
+
+def test_a_lead_without_data_needs_no_data_section(tmp_path: Path) -> None:
+    raw = study(tmp_path, 8002)
+    del raw["data"]
+    (tmp_path / "study.yaml").write_text(yaml.safe_dump(raw), encoding="utf-8")
+    config, network = network_study(tmp_path / "study.yaml")
+    assert network.port == 8002 and study_digest(config) == study_digest(shared_study(tmp_path / "study.yaml"))
 
 
 def test_a_hospital_whose_data_changed_stops_the_study(together: Config, tmp_path: Path) -> None:  # noqa: F811

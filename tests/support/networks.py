@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,7 +16,9 @@ import yaml
 from PIL import Image
 
 from fdamed.config.loader import catalog
+from fdamed.core.files import private
 from fdamed.core.rng import stream
+from fdamed.pipeline.hospitals.authority import make_request
 from tests.support.raw_trees import write_table
 
 HOSPITALS = ("north", "east", "south")
@@ -119,9 +122,14 @@ class Federation:
         write_images(self.folder / "pooled", HOSPITALS, self.images)
         path = self.folder / "study.yaml"
         path.write_text(yaml.safe_dump(study(self.folder / "lead", self.port, **self.changes)), encoding="utf-8")
-        invited = fdamed("invite", "--study", path, "--kits", self.folder / "kits", cwd=self.folder)
+        requests = self.folder / "requests"
+        requests.mkdir()
+        for name in HOSPITALS:
+            shutil.copy(make_request(name, private(self.folder / name / "keys")), requests)
+        words = ("--kits", self.folder / "kits", "--requests", requests)
+        invited = fdamed("invite", "--study", path, *words, cwd=self.folder)
         assert invited.returncode == 0, invited.stderr
-        digest = invited.stdout.rpartition("digest ")[2].split(":")[0]
+        digest = invited.stdout.partition("digest ")[2].split()[0]
         for name in HOSPITALS:
             self.join(name, digest, (policies or {}).get(name, {}))
 
@@ -130,7 +138,8 @@ class Federation:
         write_images(own / "data", (name,), self.images)
         raw = {"data": DATA | {"root": str(own / "data")}, "privacy": {"public": True}, "results": "results"} | policy
         (own / "own.yaml").write_text(yaml.safe_dump(raw), encoding="utf-8")
-        words = ("--invitation", self.folder / "kits" / "invitations" / name, "--digest", digest)
+        shutil.copytree(self.folder / "kits" / "invitations" / name, own / "invitation")
+        words = ("--invitation", own / "invitation", "--digest", digest, "--key", own / "keys" / f"{name}.key")
         joined = fdamed("join", *words, "--data", own / "own.yaml", "--out", own / "site.yaml", cwd=own)
         assert joined.returncode == 0, joined.stdout + joined.stderr
 

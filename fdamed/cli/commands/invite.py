@@ -1,9 +1,10 @@
 """Make the invitation of each hospital to a study over a network: certificate, study, and what will leave.
 
-Each folder below `invitations` goes to one hospital, over a channel that both trust: it has that hospital's key.
+It signs the requests of the hospitals (`fdamed request`); their keys stay with them. Each folder below `invitations`
+goes to one hospital.
 
 Examples:
-    fdamed invite --study study.yaml --kits kits
+    fdamed invite --study study.yaml --kits kits --requests requests
 """
 
 from __future__ import annotations
@@ -18,14 +19,21 @@ from fdamed.config.loader import dump
 from fdamed.config.study import Config
 from fdamed.core.errors import FdamedError
 from fdamed.core.files import private, write_json, write_text
+from fdamed.pipeline.hospitals.authority import requested, shown
 from fdamed.pipeline.hospitals.kits import LEAD, close_kit, fingerprint_of, provision
 from fdamed.pipeline.hospitals.site import network_study, study_digest
 from fdamed.pipeline.phases import phases, steps_of
 
-GROUP = "prepare", 11
+GROUP = "prepare", 12
 OPTIONS = {
     "--study": {"type": "path", "required": True, "metavar": "FILE", "help": "the study's configuration"},
     "--kits": {"type": "path", "metavar": "FOLDER", "help": "the lead's own folder of keys (default: network.kits)"},
+    "--requests": {
+        "type": "path",
+        "default": "requests",
+        "metavar": "FOLDER",
+        "help": "with CLIENT.csr of each hospital",
+    },
 }
 HIDDEN = ("data", "phantom", "results", "tracking", "published", "advise")
 """Sections that are no hospital's business: they name the lead's files, or analyses of one machine."""
@@ -45,7 +53,8 @@ def run(arguments: argparse.Namespace) -> None:
     if (kits / "server").exists():
         fix = "Keep them, or remove the folder: all hospitals then need new invitations."
         raise FdamedError("there are kits already", str(kits), fix)
-    made = provision(config.study, network.host, network.port, config.split.clients, kits)
+    requests = {client: arguments.requests / f"{client}.csr" for client in config.split.clients}
+    made = provision(config.study, network.host, network.port, requests, kits)
     shutil.move(made / network.host, kits / "server")
     shutil.move(made / LEAD, kits / LEAD)
     close_kit(kits / "server")
@@ -54,11 +63,9 @@ def run(arguments: argparse.Namespace) -> None:
         shutil.move(made / client, folder / "kit")
         close_kit(folder / "kit")
         write_invitation(config, client, folder)
-        print(f"{client}: {folder}")
-    print(
-        f"study {config.study}, digest {study_digest(config)}: give it to the hospitals over another channel than "
-        "the folder"
-    )
+        print(f"{client}: key {shown(requested(requests[client], client))}, {folder}")
+    print(f"study {config.study}, digest {study_digest(config)}")
+    print("compare the digest and each hospital's key with the hospital over another channel than the folder's")
 
 
 def write_invitation(config: Config, client: str, folder: Path) -> None:
@@ -87,7 +94,8 @@ def page(config: Config, client: str, facts: dict[str, Any]) -> str:
         "",
         "No image, no table and no patient identifier leaves the hospital. Its own computer trains, and answers the",
         "server's questions with the kinds of values below. The hospital's own policy (`privacy` in its `site.yaml`)",
-        "holds whatever the study asks, and the hospital's file `released.jsonl` lists every answer.",
+        "holds whatever the study asks, and the hospital's file `released.jsonl` lists every answer. Its private key",
+        "was made there and stays there: nobody else has it, not even the lead of the study.",
         "",
         f"Rounds of training: {config.train.rounds}. Minimum behind anything that is sent, by the study's policy:",
         f"{config.minimum.images} images, {config.minimum.steps} training steps in a round.",

@@ -39,9 +39,15 @@ OPTIONS = {"--site": {"type": "path", "required": True, "metavar": "FILE", "help
 TABLES = (".csv", ".csv.gz", ".tsv", ".json", ".xlsx")
 RESTARTS, WITHIN = 10, 60.0
 """Starts of a part in so many seconds, after which it is given up; FLARE's client ends when it finds no server."""
-STREAMING = {"NVFLARE_STREAMING_RETRY_WAIT": "30", "NVFLARE_STREAMING_RETRY_TIMEOUT": "600"}
-"""FLARE sends a part again that is not confirmed after 5 s: on a slow line it is still on its way, and the copies keep
-the line busy twice as long as the message; after 60 s it gives up, which a line that was cut may take."""
+ENGINE = {
+    "NVFLARE_STREAMING_RETRY_WAIT": "30",
+    "NVFLARE_STREAMING_RETRY_TIMEOUT": "180",
+    "MALLOC_ARENA_MAX": "2",
+    "MALLOC_MMAP_THRESHOLD_": "4194304",
+}
+"""FLARE sends a reply again that is not confirmed after 5 s: on a slow line it is still on its way, and the copies keep
+the line busy twice as long; after 60 s it gives up, which a line that was cut may take. Until then a thread waits for
+each reply. For each message it takes memory of a chunk's size (1 MB); glibc keeps freed memory of each thread apart."""
 log = logging.getLogger(__name__)
 
 
@@ -52,6 +58,9 @@ def run(arguments: argparse.Namespace) -> None:
     folder = Places.of(own_config(site, study)).client(site.client)
     with locked(private(folder)):
         prepare(site)
+        if study.network:
+            where = f"{study.network.host}:{study.network.port}"
+            log.info("%s is ready: it answers questions of %s until it is stopped (Ctrl-C)", site.client, where)
         supervise(arguments.site, site, folder)
 
 
@@ -148,7 +157,7 @@ def supervise(file: Path, site: Site, folder: Path) -> None:
 def start_kit(kit: Path, output: Path) -> subprocess.Popen[bytes]:
     """Start what a FLARE kit starts, as a process of this one, with the Python that runs fdamed."""
     environment = (
-        os.environ | STREAMING | {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"}
+        os.environ | ENGINE | {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"}
     )
     with open(output, "ab") as file:
         return subprocess.Popen(

@@ -34,7 +34,7 @@ def socket_of(folder: Path) -> Path:
     return base / f"{hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:24]}.sock"
 
 
-def ask(path: Path, request: bytes, seconds: float) -> bytes | None:
+def ask(path: Path, request: bytes | memoryview, seconds: float) -> bytes | None:
     """The reply of the process behind a socket; None: there was none in time."""
     end = time.monotonic() + seconds
     while (left := end - time.monotonic()) > 0:
@@ -77,7 +77,7 @@ def _same_user(line: socket.socket) -> bool:
     return bool(user == os.getuid())
 
 
-def _send(line: socket.socket, content: bytes) -> None:
+def _send(line: socket.socket, content: bytes | memoryview) -> None:
     line.sendall(struct.pack("<Q", len(content)))
     line.sendall(content)
 

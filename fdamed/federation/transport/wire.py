@@ -63,12 +63,7 @@ class ByteTransport(Transport):
         return answer
 
     def deliver_all(self, questions: Mapping[str, tuple[int, Any]], step: Step) -> Iterator[tuple[str, Any]]:
-        bodies = {id(msg): encode(msg) for _, msg in questions.values()}  # the same message is encoded once
-        requests = {
-            client: pack(self._address | {"step": step.name, "round": self.round, "nth": nth}, bodies[id(msg)])
-            for client, (nth, msg) in questions.items()
-        }
-        replies = self.wire.exchange(requests)
+        replies = self.wire.exchange(self._requests(questions, step))  # which nobody holds while answers are decoded
         for client in sorted(questions):
             try:
                 yield client, self._decoded(client, step, replies.pop(client))
@@ -76,6 +71,12 @@ class ByteTransport(Transport):
                 yield client, error
             except WireError as error:
                 yield client, DroppedOut(client, str(error), Reason.MALFORMED)
+
+    def _requests(self, questions: Mapping[str, tuple[int, Any]], step: Step) -> dict[str, bytes]:
+        head = self._address | {"step": step.name, "round": self.round}
+        different = {(nth, id(msg)): (nth, msg) for nth, msg in questions.values()}  # most are the same for all clients
+        packed = {which: pack(head | {"nth": nth}, encode(msg)) for which, (nth, msg) in different.items()}
+        return {client: packed[nth, id(msg)] for client, (nth, msg) in questions.items()}
 
     def _decoded(self, client: str, step: Step, reply: bytes | DroppedOut) -> Any:
         if isinstance(reply, DroppedOut):

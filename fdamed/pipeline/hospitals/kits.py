@@ -1,4 +1,4 @@
-"""The kits of NVIDIA FLARE: certificates, keys and addresses, with closed policies in place of FLARE's open ones."""
+"""The kits of NVIDIA FLARE: certificates and addresses, with closed policies in place of FLARE's open ones."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import hashlib
 import json
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -15,11 +15,10 @@ import yaml
 
 from fdamed.core.errors import FdamedError
 from fdamed.core.files import private, write_json, write_text
+from fdamed.pipeline.hospitals.authority import Authority, requested
 
 LEAD = "lead@fdamed.local"
 """The name of the study's lead in its certificate."""
-ROOT_DAYS = 3650
-"""How long the study's authority is valid."""
 MINUTE = "%Y-%m-%d %H:%M"
 GONE = 60
 """Seconds without a sign of a hospital after which the server counts it as gone."""
@@ -52,10 +51,11 @@ RIGHTS = {
 """What the lead may do: submit, list and stop its own jobs. No code of its own, no shell, no operation of hospitals."""
 
 
-def provision(study: str, host: str, port: int, clients: Iterable[str], folder: Path) -> Path:
-    """Make a kit for the server, the lead and every hospital; the folder that has them."""
+def provision(study: str, host: str, port: int, requests: Mapping[str, Path], folder: Path) -> Path:
+    """Make a kit for the server, the lead and every hospital that has requested a certificate; the folder with them."""
+    keys = {client: requested(path, client) for client, path in requests.items()}
     people: list[dict[str, Any]] = [{"name": host, "type": "server", "org": "fdamed", "fed_learn_port": port}]
-    people += [{"name": client, "type": "client", "org": "fdamed"} for client in clients]
+    people += [{"name": client, "type": "client", "org": "fdamed"} for client in requests]
     people.append({"name": LEAD, "type": "admin", "org": "fdamed", "role": "lead"})
     builder = "nvflare.lighter.impl"
     project = {
@@ -66,8 +66,6 @@ def provision(study: str, host: str, port: int, clients: Iterable[str], folder: 
         "builders": [
             {"path": f"{builder}.workspace.WorkspaceBuilder", "args": {"template_file": ["master_template.yml"]}},
             {"path": f"{builder}.static_file.StaticFileBuilder", "args": {"config_folder": "config", "scheme": "tcp"}},
-            {"path": f"{builder}.cert.CertBuilder", "args": {"root_valid_days": ROOT_DAYS}},
-            {"path": f"{builder}.signature.SignatureBuilder"},
         ],
     }
     private(folder)
@@ -81,6 +79,11 @@ def provision(study: str, host: str, port: int, clients: Iterable[str], folder: 
     if done.returncode or not made:
         why = " ".join((done.stderr or done.stdout).split())[-300:]
         raise FdamedError(f"NVIDIA FLARE made no kits: {why}", str(folder), "Remove the folder and try again.")
+    authority = Authority(study)
+    authority.certify(made[-1] / host / "startup", "server", host)
+    authority.certify(made[-1] / LEAD / "startup", "client", LEAD, title="lead")
+    for client, key in keys.items():
+        authority.certify(made[-1] / client / "startup", "client", client, key)
     return made[-1]
 
 
@@ -152,6 +155,11 @@ def common_name(certificate: Path) -> str:
 
     found = _certificate(certificate).subject.get_attributes_for_oid(NameOID.COMMON_NAME)
     return str(found[0].value) if found else ""
+
+
+def certified_key(certificate: Path) -> Any:
+    """The public key that a certificate is for."""
+    return _certificate(certificate).public_key()
 
 
 def _certificate(path: Path) -> Any:

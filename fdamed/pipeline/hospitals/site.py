@@ -12,7 +12,7 @@ from fdamed.config.base import Name, Strict, without_defaults
 from fdamed.config.cross_checks import FIX
 from fdamed.config.datasets import Data
 from fdamed.config.error_texts import explain
-from fdamed.config.loader import catalog, load, parse, read
+from fdamed.config.loader import NO_DATA, catalog, load, parse, read
 from fdamed.config.privacy import Privacy
 from fdamed.config.split import Split
 from fdamed.config.study import Config
@@ -22,8 +22,6 @@ from fdamed.core.files import digest
 
 SHARED = ("study", "split", "image", "model", "train", "runs", "seeds", "audit")
 """Sections of a configuration that every hospital of a study must have the same."""
-NO_DATA = {"layout": "chexpert", "root": "."}
-"""In the place of the data, which every hospital has for itself."""
 
 
 class Site(Strict):

@@ -5,6 +5,7 @@ It runs in FLARE's job process and has neither data nor a model: what it can rea
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 from nvflare.apis.event_type import EventType
@@ -16,17 +17,22 @@ from nvflare.apis.signal import Signal
 
 from fdamed.core.files import read_json
 from fdamed.core.signals import end_with_parent
+from fdamed.federation.transport.flare.parts import AT, KEY, part_of, whole
 from fdamed.federation.transport.local_socket import ask
 
 TOPIC, TASK = "fdamed", "hello"
-BYTES, SECONDS = "bytes", "seconds"
-"""Keys of a message: its content, and how long the server waits for the reply."""
+SECONDS = "seconds"
+"""Key of a message: how long the server waits for the reply."""
 SETTINGS = "fdamed.json"
 """In the kit's `local` folder: the socket of the hospital's process."""
 
 
 class Forwarder(Executor):  # type: ignore[misc]
     """Forwards requests of the server to the hospital's process."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._key, self._reply = "", b""
 
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
         if event_type == EventType.START_RUN:
@@ -38,11 +44,24 @@ class Forwarder(Executor):  # type: ignore[misc]
         return self.forward(task_name, shareable, fl_ctx)
 
     def forward(self, topic: str, request: Shareable, fl_ctx: FLContext) -> Shareable:
-        """The hospital's reply to a request; without one in time, the reason alone."""
-        settings = read_json(fl_ctx.get_engine().get_workspace().get_file_path_in_site_config(SETTINGS))
-        reply = ask(Path(settings["socket"]), request[BYTES], float(request[SECONDS]))
+        """The first part of the hospital's reply, or a later one; without a reply in time, the reason alone."""
+        key, engine = request[KEY], fl_ctx.get_engine()
+        if AT in request:
+            return part_of(self._reply, request[AT]) if key == self._key else make_reply(ReturnCode.BAD_REQUEST_DATA)
+        end = time.monotonic() + float(request[SECONDS])
+
+        def fetch(at: int) -> Shareable | None:
+            with engine.new_context() as context:
+                asked, seconds = Shareable({KEY: key, AT: at}), max(1.0, end - time.monotonic())
+                return next(iter(engine.send_aux_request(None, TOPIC, asked, seconds, context).values()), None)
+
+        try:
+            question = whole(request, fetch)
+        except ConnectionError:
+            return make_reply(ReturnCode.COMMUNICATION_ERROR)
+        settings = read_json(engine.get_workspace().get_file_path_in_site_config(SETTINGS))
+        reply = ask(Path(settings["socket"]), question, end - time.monotonic())
         if reply is None:
             return make_reply(ReturnCode.TIMEOUT)
-        out = make_reply(ReturnCode.OK)
-        out[BYTES] = reply
-        return out
+        self._key, self._reply = key, reply
+        return part_of(reply)
