@@ -26,9 +26,12 @@ def accuracies(folder: Path) -> pd.DataFrame:
     for done in sorted(folder.glob("runs/*/*/*/done")):
         run, target, seed = done.parent.relative_to(folder / "runs").parts
         file = folder / "clients" / target / "rounds" / run / target / f"{seed}.jsonl"
-        last = json.loads(file.read_text(encoding="utf-8").splitlines()[-1])
-        if last.get("test/acc") is not None:  # a candidate is not tested
-            rows.append((folder.name, target, run, int(seed), round(100 * last["test/acc"], 2)))
+        found = json.loads(file.read_text(encoding="utf-8").splitlines()[-1]).get("test/acc")
+        scores = folder / "clients" / target / "scores" / run / target / f"{seed}.json"
+        if found is None and scores.exists():  # a tuned run: `fdamed evaluate` has tested the chosen candidate
+            found = json.loads(scores.read_text(encoding="utf-8"))["acc"]
+        if found is not None:  # other candidates are not tested
+            rows.append((folder.name, target, run, int(seed), round(100 * found, 2)))
     return pd.DataFrame(rows, columns=["study", "target", "run", "seed", "accuracy"])
 
 
