@@ -26,9 +26,7 @@ EPOCHS = 10
 PARTS = ("train", "adapt")
 
 
-def reverse_scores(
-    candidates: Mapping[str, StudyRun], recipe: Recipe, model: FlatModel
-) -> dict[str, dict[str, float]]:
+def reverse_scores(candidates: Mapping[str, StudyRun], recipe: Recipe, model: FlatModel) -> dict[str, dict[str, float]]:
     """Source -> candidate -> AUC of its reverse network there; accuracy with several classes.
 
     All reverse networks train by `recipe`, whatever learning rate a candidate has: they are the yardstick.
