@@ -1,6 +1,6 @@
 """How much FedGTST's regularizer adds to a step on Fashion-MNIST, and how near its probe is to the exact derivative.
 
-`python -m benchmarks.fedgtst_regularizer data/fashion-mnist` prints, for rounds of FedAvg with ten sources of two
+`python -m benchmarks.fedgtst_regularizer` prints, for rounds of FedAvg with ten sources of two
 classes (LeNet, plain SGD at 0.03, five sources a round), what the first batch of a round at every source would see:
 medians and largest values over sources and seeds. The guide is that of `guide: path` and `cap: 2`.
 """
@@ -15,24 +15,24 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from benchmarks.fashion import idx
+from benchmarks.fashion import PLACE, idx
 from fdamed.methods.fedgtst import RegularizedGradient, norm_of
 from fdamed.models.cnn import Cnn, default_init
 from fdamed.models.flat import FlatModel
 
-SOURCES, EACH, BATCH, LR, XI, CAP = 10, 1000, 64, 0.03, 5e-4, 2.0
+SOURCES, BATCH, LR, XI, CAP = 10, 64, 0.03, 5e-4, 2.0
 SHOWN = (2, 10, 20)
 COLUMNS = ("|J|", "guide", "|reg|/|J| exact", "|reg|/|J| probe", "cosine of both", "penalty/loss")
 Set = tuple[Tensor, Tensor]
 
 
-def sources(folder: Path, rng: np.random.Generator) -> list[Set]:
+def sources(folder: Path, images: int, rng: np.random.Generator) -> list[Set]:
     """Images in [0, 1] and labels of two classes each."""
     x, y = (idx(folder / f"train-{name}-ubyte.gz") for name in ("images-idx3", "labels-idx1"))
     sets = []
     for first in range(SOURCES):
         classes = [first, int(rng.choice([c for c in range(10) if c != first]))]
-        rows = rng.choice(np.flatnonzero(np.isin(y, classes)), EACH, replace=False)
+        rows = rng.choice(np.flatnonzero(np.isin(y, classes)), images, replace=False)
         sets.append((torch.from_numpy(x[rows]).unsqueeze(1).float() / 255, torch.from_numpy(y[rows].astype(np.int64))))
     return sets
 
@@ -48,7 +48,7 @@ def one_round(model: FlatModel, x: Tensor, sets: list[Set], rng: np.random.Gener
     models, norms = [], []
     for k in rng.choice(SOURCES, SOURCES // 2, replace=False):
         model.load(x)
-        order = torch.from_numpy(rng.permutation(EACH))
+        order = torch.from_numpy(rng.permutation(len(sets[k][1])))
         batches = order.split(BATCH)
         path = torch.zeros(model.layout.trainable)
         for rows in batches:
@@ -80,14 +80,15 @@ def first_step(model: FlatModel, x: Tensor, data: Set, guide: float) -> list[flo
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path, help="the four files of Fashion-MNIST")
+    parser.add_argument("--root", type=Path, default=PLACE, help="the four zipped files of Fashion-MNIST")
+    parser.add_argument("--images", type=int, default=1000, help="of a source")
     parser.add_argument("--seeds", type=int, default=5)
     given = parser.parse_args()
     torch.set_num_threads(1)
     found: dict[int, list[list[float]]] = {number: [] for number in SHOWN}
     for seed in range(given.seeds):
         rng = np.random.default_rng(seed)
-        sets = sources(given.folder, rng)
+        sets = sources(given.root, given.images, rng)
         network = Cnn()
         default_init(network, torch.Generator().manual_seed(seed))
         model = FlatModel(network)
@@ -95,7 +96,7 @@ def main() -> None:
         for number in range(1, max(SHOWN) + 1):
             x, guide = one_round(model, x, sets, rng)
             for images, labels in sets if number in SHOWN else ():
-                rows = torch.from_numpy(rng.permutation(EACH)[:BATCH])
+                rows = torch.from_numpy(rng.permutation(given.images)[:BATCH])
                 found[number].append(first_step(model, x, (images[rows], labels[rows]), guide))
     print(f"| after round | {' | '.join(COLUMNS)} |\n|---|{'---|' * len(COLUMNS)}")
     for number, rows_of in found.items():
