@@ -1,7 +1,8 @@
 """The tables of docs/results/unsupervised.md, from the finished runs of studies in config/papers/unsupervised/.
 
 `python -m benchmarks.unsupervised results/fashion_photometric fedavg` prints each run's accuracy in the last round
-(mean and 95 % t-interval over its seeds) and its paired difference to the control, over the seeds that both have.
+(mean and 95 % t-interval over its seeds) and its paired difference to the control, over the seeds that both have, with
+the p of the paired t-test, corrected by Holm for all runs that are compared with the control (`--runs`: for these).
 With `--csv FILE` the accuracy of every seed is added to a file.
 """
 
@@ -14,6 +15,9 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 from scipy.stats import t as student
+from scipy.stats import ttest_1samp
+
+from fdamed.evaluation.comparison.paired_tests import holm
 
 
 def accuracies(folder: Path) -> pd.DataFrame:
@@ -22,9 +26,12 @@ def accuracies(folder: Path) -> pd.DataFrame:
     for done in sorted(folder.glob("runs/*/*/*/done")):
         run, target, seed = done.parent.relative_to(folder / "runs").parts
         file = folder / "clients" / target / "rounds" / run / target / f"{seed}.jsonl"
-        last = json.loads(file.read_text(encoding="utf-8").splitlines()[-1])
-        if last.get("test/acc") is not None:  # a candidate is not tested
-            rows.append((folder.name, target, run, int(seed), round(100 * last["test/acc"], 2)))
+        found = json.loads(file.read_text(encoding="utf-8").splitlines()[-1]).get("test/acc")
+        scores = folder / "clients" / target / "scores" / run / target / f"{seed}.json"
+        if found is None and scores.exists():  # a tuned run: `fdamed evaluate` has tested the chosen candidate
+            found = json.loads(scores.read_text(encoding="utf-8"))["acc"]
+        if found is not None:  # other candidates are not tested
+            rows.append((folder.name, target, run, int(seed), round(100 * found, 2)))
     return pd.DataFrame(rows, columns=["study", "target", "run", "seed", "accuracy"])
 
 
@@ -36,17 +43,22 @@ def interval(values: pd.Series) -> tuple[float, float]:
 
 
 def table(found: pd.DataFrame, control: str) -> str:
-    lines = [f"| run | seeds | accuracy | minus {control} | better in |", "|---|---|---|---|---|"]
+    lines = [f"| run | seeds | accuracy | minus {control} | p (Holm) | better in |", "|---|---|---|---|---|---|"]
     for target, here in found.groupby("target"):
         wide = here.pivot(index="seed", columns="run", values="accuracy")
+        others = [run for run in wide.columns if control in wide and run != control]
+        gains = {run: (wide[run] - wide[control]).dropna() for run in others}
+        gains = {run: gain for run, gain in gains.items() if len(gain) > 1}
+        p = dict(zip(gains, holm([float(ttest_1samp(gain, 0.0).pvalue) for gain in gains.values()]), strict=True))
         for run in wide.columns:
             mean, half = interval(wide[run].dropna())
-            cells = [f"{run} ({target})", str(wide[run].count()), f"{mean:.1f} ± {half:.1f}", "", ""]
-            gain = (wide[run] - wide[control]).dropna() if control in wide else wide[run].iloc[:0]
-            if run != control and len(gain) > 1:
+            cells = [f"{run} ({target})", str(wide[run].count()), f"{mean:.1f} ± {half:.1f}", "", "", ""]
+            if run in gains:
+                gain = gains[run]
                 mean, half = interval(gain)
                 cells[3:] = [
                     f"{mean:+.1f} ({mean - half:+.1f} to {mean + half:+.1f})",
+                    f"{p[run]:.2g}",
                     f"{(gain > 0).sum()} of {len(gain)}",
                 ]
             lines.append("| " + " | ".join(cells) + " |")
@@ -57,10 +69,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("study", type=Path, help="a study's folder below results/")
     parser.add_argument("control", help="the run that the others are compared with")
+    parser.add_argument("--runs", nargs="*", help="only these beside the control; default: all")
     parser.add_argument("--csv", type=Path)
     given = parser.parse_args()
     found = accuracies(given.study)
-    print(table(found, given.control))
+    asked = found["run"].isin([given.control, *(given.runs or found["run"])])
+    print(table(found[asked], given.control))
     if given.csv:
         before = pd.read_csv(given.csv) if given.csv.exists() else found.iloc[:0]
         others = before[before["study"] != given.study.name]

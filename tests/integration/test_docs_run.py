@@ -85,6 +85,7 @@ SHORTER = {
     "fdamed bench --config config/config.yaml": "--seconds 2",
     "fdamed bench --config config/chexpert.yaml --seconds 20 --json": "--seconds 2",
     "python -m benchmarks.fedgtst_figure2": "--rounds 2",
+    "python -m benchmarks.fedgtst_regularizer": f"--root {scratch.FASHION} --seeds 1 --images 80",
     "python -m benchmarks.input": "--batches 2",
     "python -m benchmarks.phantom": "--patients 80 --size 64",
     "python -m benchmarks.methods --only fedprox scaffold fedsr --repeats 9 --sgd": FEW,

@@ -61,13 +61,16 @@ def test_studies_with_other_clients_have_other_names() -> None:
     assert all(len(different) == 1 for different in splits.values()), splits.keys()
 
 
-def test_all_five_train_alike_on_fashion_and_the_recipe_is_chosen_with_a_seed_of_its_own() -> None:
-    config, fifty, recipe = (study(OWN, variant) for variant in ("", "clients_50", "recipe"))
+def test_all_five_train_alike_on_fashion_but_for_their_rates_which_are_chosen_with_seeds_of_their_own() -> None:
+    config, fifty, recipe, rates = (study(OWN, variant) for variant in ("", "clients_50", "recipe", "rates"))
     for each in (config, fifty):
         rows = {name: each.phases(run)["main"] for name, run in each.expanded_runs().items()}
         assert {"fedavg", "fedsr", "fediir", "scaffold", "fedgtst"} < rows.keys()
-        assert all(each.train_of(row) == each.train and row.train is None for row in rows.values())
-    assert recipe.split == config.split and not set(recipe.seeds) & set(config.seeds)
+        assert all(row.train in (None, {"source": {"lr": each.train_of(row).source.lr}}) for row in rows.values())
+        own = {name for name, row in rows.items() if each.train_of(row) != each.train}
+        assert own == ({"scaffold"} if each is config else set())
+    for choosing in (recipe, rates):
+        assert choosing.split == config.split and not set(choosing.seeds) & set(config.seeds)
     chosen = {n: recipe.train_of(r).source for n, r in recipe.expanded_runs().items() if n.startswith("fedavg_")}
     assert config.train.source in chosen.values()
 

@@ -1,7 +1,9 @@
 """Numbers of the authors' released code on fixed arrays: it ran once outside of this project, and is not part of it.
 
 KD3A: FengHZ/KD3A, `lib/utils/federated_utils.py` and the target's step of `train/train.py`. FedIIR: YamingGuo98/FedIIR,
-`domainbed/algorithms.py`. FedSR: atuannguyen/FedSR, `src/methods/FedSR.py`. On the CPU, in float64.
+`domainbed/algorithms.py`. FedSR: atuannguyen/FedSR, `src/methods/FedSR.py`. On the CPU, in float64. FedProx:
+litian96/FedProx, its optimizer and rounds (`flearn/optimizer/pgd.py`, `flearn/trainers/fedprox.py`), TensorFlow 2.15 in
+float32. SCAFFOLD's authors released none: Xtra-Computing/NIID-Bench, `experiments.py`, a benchmark by others, float64.
 """
 
 from __future__ import annotations
@@ -17,12 +19,18 @@ from torch import Tensor, nn
 from fdamed.config.privacy import NO_MINIMUM
 from fdamed.config.study import Recipe
 from fdamed.core.rng import stream
-from fdamed.data.loader import Unlabeled
+from fdamed.data.loader import Labeled, Unlabeled
 from fdamed.federation.client import Client
+from fdamed.federation.method import Method
+from fdamed.federation.server import Server
+from fdamed.federation.transport.base import InProcess
 from fdamed.methods.fediir import aligned_loss
+from fdamed.methods.fedprox import FedProx
 from fdamed.methods.fedsr import Reference
 from fdamed.methods.kd3a import consensus, distillation
+from fdamed.methods.scaffold import Scaffold
 from fdamed.models.flat import FlatModel
+from tests.support.federation import RELEASE
 
 TEACHERS, SAMPLES, CLASSES, GATE = 4, 200, 5, 0.8
 
@@ -128,3 +136,54 @@ def test_fedsrs_regularizers_and_their_gradient_are_those_of_the_released_code()
     (0.01 * l2r + 0.001 * cmi).backward()
     released = [-0.03119426400679144, -0.002423219810205132, -0.0015069091220197817, -0.0004721323942766245]
     assert mu.grad is not None and mu.grad.sum(0).tolist() == pytest.approx(released, abs=1e-12)
+
+
+def rounds(method: Method[Any], count: int) -> Iterator[Any]:
+    """The states after each round of a softmax regression at three sources, four steps of all images at a time."""
+    draw, rng = drawn(30)
+    start = torch.cat([draw(3, 6).flatten(), torch.zeros(3)]).float()
+    model, recipe = FlatModel(nn.Linear(6, 3)), Recipe(lr=0.1, batch=11, epochs=4, optimizer="sgd")
+    sets = {f"s{n}": Labeled(draw(n, 6).float().numpy(), rng.integers(0, 3, n), {}) for n in (8, 5, 11)}
+    clients = {
+        name: Client(name, data, model, recipe, 0, RELEASE, role="source", minimum=NO_MINIMUM)
+        for name, data in sets.items()
+    }
+    nobody = Unlabeled(sets["s8"].images[:0])
+    target = Client("t", nobody, model, recipe, 0, RELEASE, role="target", minimum=NO_MINIMUM)
+    server, state = Server(InProcess(clients | {"t": target}), "t", "test"), method.start(start)
+    for number in range(1, count + 1):
+        server.begin(number, count)
+        state = method.round(state, server)
+        yield state
+
+
+def sums(vector: Tensor) -> list[float]:
+    """Of the classes' weights, and the biases."""
+    return [*vector[:18].view(3, 6).sum(1).tolist(), *vector[18:].tolist()]
+
+
+def test_fedproxs_first_rounds_are_those_of_the_released_code() -> None:
+    released = [
+        [3.1410651206970215, 2.0371603965759277, 4.642935276, 0.031069433316588402, -0.028358735144, -0.0027107007005],
+        [3.076284885406494, 2.1022236347198486, 4.6426525117, 0.059293556958436966, -0.056152284145, -0.0031412756070],
+        [3.0182154178619385, 2.162426471710205, 4.6405191422, 0.0845324918627739, -0.083227403461933, -0.001305095386],
+    ]
+    for state, expected in zip(rounds(FedProx(mu=1.0), 3), released, strict=True):
+        assert sums(state.x) == pytest.approx(expected, abs=3e-6)
+
+
+def test_scaffolds_first_rounds_and_its_variate_are_those_of_niid_bench() -> None:
+    models = [
+        [3.129537027673822, 2.048497289416366, 4.643126914401526, 0.03615257618686, -0.03298197184689, -0.00317060434],
+        [3.037372262807529, 2.1458933466093746, 4.63789562207481, 0.08176409733093, -0.0677586044357, -0.0140054928951],
+        [2.956018061502185, 2.2350808809919975, 4.63006228899753, 0.1213597907541, -0.10130200506554, -0.0200577856875],
+    ]
+    variates = [
+        [0.2459292564226248, -0.2611863462982445, 0.01525708987562, -0.1253718115542, 0.08892618110198, 0.036445630452],
+        [0.22777251854549158, -0.24391224999373223, 0.0161397314482, -0.116792851253, 0.0862235806061, 0.030569270657],
+        [0.19745386272110305, -0.2190109167867199, 0.02155705406561, -0.100317589654, 0.0828502011444, 0.01746738851],
+    ]
+    states = rounds(Scaffold(weighting="samples"), 3)
+    for state, model, variate in zip(states, models, variates, strict=True):
+        assert sums(state.x) == pytest.approx(model, abs=3e-6)
+        assert sums(state.c / 3) == pytest.approx(variate, abs=3e-6)

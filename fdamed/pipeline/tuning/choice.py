@@ -35,7 +35,8 @@ def choose(run: StudyRun, model: FlatModel) -> str:
     for candidate in found.values():
         needed(candidate.folder / "done", f"federate --runs {candidate.key}")
     if run.spec.select == "reverse":
-        each = reverse_scores(found, model)
+        written = run.config.expanded_runs()[run.name]  # without the values of an earlier choice
+        each = reverse_scores(found, run.config.train_of(written).source, model)
     else:
         clients = choosers(run.config, run.name, run.target, full_counts(run))
         each = {client: {n: _score(candidate, client, model) for n, candidate in found.items()} for client in clients}

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from fdamed.config.study import Recipe
 from fdamed.core.rng import stream
 from fdamed.data.loader import Labeled, load
 from fdamed.evaluation.metrics import scores
@@ -21,15 +22,18 @@ from fdamed.pipeline.selection import StudyRun
 from fdamed.training.local import fit, predict
 
 EPOCHS = 10
-"""Of the reverse network, with the sources' recipe."""
+"""Of the reverse network."""
 PARTS = ("train", "adapt")
 
 
-def reverse_scores(candidates: Mapping[str, StudyRun], model: FlatModel) -> dict[str, dict[str, float]]:
-    """Source -> candidate -> AUC of its reverse network there; accuracy with several classes."""
+def reverse_scores(candidates: Mapping[str, StudyRun], recipe: Recipe, model: FlatModel) -> dict[str, dict[str, float]]:
+    """Source -> candidate -> AUC of its reverse network there; accuracy with several classes.
+
+    All reverse networks train by `recipe`, whatever learning rate a candidate has: they are the yardstick.
+    """
     out: dict[str, dict[str, float]] = {}
     for name, candidate in candidates.items():
-        reverse = _reverse_network(candidate, model)
+        reverse = _reverse_network(candidate, recipe, model)
         for source in (client for client in candidate.config.split.clients if client != candidate.target):
             data = load(candidate.places.client(source), parts=PARTS)
             found = scores(data.y, predict(reverse, data))
@@ -37,14 +41,14 @@ def reverse_scores(candidates: Mapping[str, StudyRun], model: FlatModel) -> dict
     return out
 
 
-def _reverse_network(candidate: StudyRun, model: FlatModel) -> FlatModel:
+def _reverse_network(candidate: StudyRun, recipe: Recipe, model: FlatModel) -> FlatModel:
     """A network from the initial weights, trained on the candidate's labels of the target's images."""
     config, target, rng = candidate.config, candidate.target, stream(candidate.seed, "reverse")
     noise = config.noise_of(candidate.spec)
     images = load(candidate.places.client(target), parts=PARTS, noise=noise).without_labels()
     p = predict(trained_model(candidate, target, model), images, rng=rng.child("labels"))
     told = Labeled(images.images, np.asarray(p.argmax(1), dtype=np.int64), {}, noise=noise)
-    recipe = config.train_of(candidate.spec).source.model_copy(update={"epochs": EPOCHS, "steps": None})
+    whole = recipe.model_copy(update={"epochs": EPOCHS, "steps": None})
     reverse = initial_model(config, candidate.seed, model)
-    fit(reverse, told, recipe, rng.child("fit"))
+    fit(reverse, told, whole, rng.child("fit"))
     return reverse
