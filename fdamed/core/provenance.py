@@ -26,6 +26,7 @@ NO_RESULT = (
     "fdamed.config.loader",
     "fdamed.config.policy_checks",
     "fdamed.methods",
+    "fdamed.pipeline.checks.plan",
     "fdamed.pipeline.checks.power",
     "fdamed.pipeline.fingerprint",
     "fdamed.pipeline.paths",

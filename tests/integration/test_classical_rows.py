@@ -181,11 +181,16 @@ def test_the_bytes_of_a_row_do_not_tell_a_small_part_and_its_results_stay_the_sa
             if row["step"].endswith("receive_predictions") and row["to"] == "target"
         )
 
-    folder = align(public, run)
-    exact = (folder / "done").read_text()
-    assert asked(folder) - 20 == 6
-    folder = align(study, run)
-    assert asked(folder) - 20 == 11 and (folder / "done").read_text() == exact
+    def judged() -> pd.Series:
+        return pd.read_parquet(study.parent / f"results/small/clients/target/predictions/{run}/target/0.parquet")[
+            "score"
+        ]
+
+    assert asked(align(public, run)) - 20 == 6
+    exact = judged()
+    assert asked(align(study, run)) - 20 == 11
+    # The last bits of a product may depend on its number of rows, by processor.
+    assert np.allclose(judged(), exact, rtol=0, atol=1e-5) and exact.std() > 1e-3
 
 
 @pytest.mark.parametrize("run", ["rftca", "dann"])
