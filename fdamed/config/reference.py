@@ -25,6 +25,7 @@ KINDS = {
     "boolean": "`true`, `false`",
     "null": "`null`",
 }
+SafeLoader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 LIMITS = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiveMaximum": "<"}
 
 
@@ -60,7 +61,7 @@ def examples(schema: dict[str, Any], folder: Path) -> dict[str, dict[str, Any]]:
                     visit(inner, part)
 
     for path in sorted(folder.rglob("*.yaml")):
-        visit("", yaml.safe_load(path.read_text(encoding="utf-8")))
+        visit("", SafeLoader(path.read_text(encoding="utf-8")).get_single_data())
     return out
 
 
